@@ -1,0 +1,130 @@
+"""Text ⇄ objects: an entry of a catalogue is written `name` or `name(key=value, …)`, everywhere."""
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+__all__ = ["Entry", "explain", "parse", "suggestion"]
+
+
+class Entry(BaseModel):
+    """One choice in a catalogue: its settings, checked when made; its text is how it is written."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        fields = type(self).model_fields
+        given = {k: getattr(self, k) for k in fields if getattr(self, k) != fields[k].get_default()}
+        arguments = ", ".join(f"{key}={written(value)}" for key, value in given.items())
+        return f"{self.name}({arguments})" if arguments else self.name
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))  # by what it is set to, not by what a run left in it
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """What may stand between the parentheses."""
+        return list(cls.model_fields)
+
+
+E = TypeVar("E", bound=Entry)
+
+
+def parse(value: object, catalogue: Mapping[str, type[E]], what: str) -> E:
+    """The entry that a text, a table with a `name`, or an entry itself stands for."""
+    if isinstance(value, Entry):
+        if type(value) not in catalogue.values():
+            raise ValueError(f"{value} is not a {what}; known: {', '.join(catalogue)}")
+        return value  # type: ignore[return-value]
+    if isinstance(value, Mapping):
+        settings, positional = dict(value), list[Any]()
+        name = str(settings.pop("name", ""))
+    elif isinstance(value, str):
+        name, positional, settings = split_call(value)
+    else:
+        raise ValueError(f"{what} {value!r}: write it as text, for example {next(iter(catalogue))!r}")
+    if name not in catalogue:
+        raise ValueError(f"unknown {what} {name!r}; {suggestion(name, catalogue)}")
+    return build(catalogue[name], positional, settings)
+
+
+def build(entry: type[E], positional: list[Any], settings: dict[str, Any]) -> E:
+    """Make an entry; whatever is wrong is said in one line."""
+    keys = entry.keys()
+    if len(positional) > len(keys):
+        raise ValueError(f"{entry.name} takes at most {len(keys)} values: {', '.join(keys)}")
+    for key, value in zip(keys, positional, strict=False):
+        if key in settings:
+            raise ValueError(f"{entry.name}: {key} is given twice")
+        settings[key] = value
+    try:
+        return entry(**settings)
+    except ValidationError as error:
+        raise ValueError(f"{entry.name}: {explain(error, keys)}") from None
+
+
+def split_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """`name(1, key=2)` as its name, positional values and keyword values."""
+    match = re.fullmatch(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+    if match is None:
+        raise ValueError(f"{text!r}: write `name` or `name(key=value, …)`")
+    try:
+        call = ast.parse(f"f({match[2] or ''})", mode="eval").body
+        if not isinstance(call, ast.Call) or any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError
+        positional = [value_of(node) for node in call.args]
+        return match[1], positional, {str(k.arg): value_of(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError):
+        message = f"{text!r}: between the parentheses write key=value with numbers, words or lists"
+        raise ValueError(message) from None
+
+
+def value_of(node: ast.expr) -> Any:
+    """A literal, or a bare word as text (`aggregate=sum`); true and false as TOML writes them."""
+    words = {"true": True, "false": False, "none": None, "inf": float("inf")}
+    if isinstance(node, ast.Name):
+        return words.get(node.id, node.id)
+    if isinstance(node, ast.List | ast.Tuple):
+        return [value_of(item) for item in node.elts]
+    return ast.literal_eval(node)
+
+
+def written(value: Any) -> str:
+    """A value as `value_of` reads it back."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(written(item) for item in value)}]"
+    if isinstance(value, str):
+        return value if value.isidentifier() else repr(value)
+    return str(value) if isinstance(value, Entry) else repr(value)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`did you mean …? known: …`"""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return (f"did you mean {close[0]!r}? " if close else "") + f"known: {', '.join(names)}"
+
+
+def explain(error: ValidationError, known: Iterable[str] = ()) -> str:
+    """A validation error in one line: which key, what was given, what is wanted."""
+    return "; ".join(explain_one(dict(item), known) for item in error.errors())
+
+
+def explain_one(item: dict[str, Any], known: Iterable[str]) -> str:
+    key = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        return f"unknown key {key!r}; {suggestion(key, known)}"
+    if item["type"] == "missing":
+        return f"{key} is missing; write {key}=…"
+    reason = item["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+    if item["type"] == "value_error":
+        return f"{key}: {reason}" if key else reason
+    return f"{key}={item['input']!r}: {reason}"

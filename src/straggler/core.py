@@ -1,0 +1,284 @@
+"""The vocabulary. A server turns arrivals into jobs; an engine turns jobs into arrivals."""
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+from torch import Tensor
+
+from straggler.catalogue import Entry
+
+__all__ = [
+    "Arrival",
+    "Correction",
+    "Decision",
+    "Diverged",
+    "Engine",
+    "Gradient",
+    "Job",
+    "Ledger",
+    "Optimizer",
+    "Policy",
+    "Server",
+]
+
+Decision = Literal["applied", "held", "dropped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One mini-batch gradient asked of one worker."""
+
+    worker: int
+    index: int  # which of its batches: with the seed, fixes samples, augmentation and dropout
+    launch: int  # which of its starts: with the seed, fixes how long it takes
+    version: int  # server steps when it was issued
+    x: Tensor  # the model it is computed at; never mutated
+    buffers: Tensor  # BatchNorm statistics and the like, flat
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """What a job computes: a pure function of (x, buffers, worker, index, seed)."""
+
+    vector: Tensor
+    loss: float
+    buffers: Tensor
+
+
+class Arrival:
+    """A finished job. Its gradient is fetched when somebody looks at it: ignoring one costs nothing."""
+
+    __slots__ = ("_fetch", "_gradient", "job", "samples", "started", "time", "worker")
+
+    def __init__(
+        self, job: Job, started: float, time: float, samples: int, fetch: Callable[[], Gradient]
+    ) -> None:
+        self.job, self.worker, self.samples = job, job.worker, samples
+        self.started, self.time = started, time
+        self._fetch, self._gradient = fetch, None  # type: tuple[Callable[[], Gradient], Gradient | None]
+
+    @property
+    def gradient(self) -> Gradient:
+        if self._gradient is None:
+            self._gradient = self._fetch()
+        return self._gradient
+
+    @property
+    def seen(self) -> Gradient | None:
+        """The gradient if it was looked at, without asking for it."""
+        return self._gradient
+
+
+class Engine(Protocol):
+    """Where and when jobs run: virtual time, processes, a cluster."""
+
+    now: float  # seconds since the start
+
+    def submit(self, job: Job) -> None:
+        """Start a job; a worker that is busy abandons what it was doing."""
+
+    def next(self) -> Arrival | None:
+        """Wait for, or jump to, the next finished job; None if nobody works."""
+
+    def close(self) -> None: ...
+
+
+class Policy(Entry):
+    """WHEN the server steps, and who starts again. Sees counts and times, never tensors."""
+
+    def check(self, workers: int) -> None:
+        """Refuse what cannot work with so many workers."""
+
+    def begin(self, server: "Server") -> Iterable[int]:
+        """Who starts at the beginning."""
+        return tuple(server.active)
+
+    def receive(self, server: "Server", arrival: Arrival) -> Iterable[int]:
+        """Merge the arrival (or ignore it), perhaps step; answer who starts now."""
+        raise NotImplementedError
+
+    def view(self, server: "Server", worker: int) -> tuple[int, Tensor]:
+        """The version and the model that a worker is given."""
+        return server.k, server.optimizer.send(server.x, server.lr, worker)
+
+
+class Correction(Entry):
+    """WHAT is done to a stale gradient before it is used."""
+
+    needs_model: ClassVar[bool] = False  # looks at the model the job was computed at
+
+    def begin(self, x: Tensor, workers: int) -> None:
+        """Forget the last run."""
+
+    def correct(self, gradient: Tensor, arrival: Arrival, server: "Server") -> tuple[Tensor, float]:
+        """The gradient to use, and a factor for the learning rate (not the same thing under momentum)."""
+        raise NotImplementedError
+
+    def stepped(self, server: "Server") -> None:
+        """Told after each server step."""
+
+
+class Optimizer(Entry):
+    """HOW the model moves, and what a worker is sent. The learning rate stays outside the velocity."""
+
+    def begin(self, x: Tensor, workers: int) -> None:
+        """Forget the last run."""
+
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+        """The next model, in new memory: jobs in flight keep theirs."""
+        raise NotImplementedError
+
+    def send(self, x: Tensor, lr: float, worker: int) -> Tensor:
+        """What the worker computes at: the model, or a look-ahead."""
+        return x
+
+
+class Diverged(ArithmeticError):
+    """A worker reported a loss that is not a finite number."""
+
+
+@dataclass
+class Ledger:
+    """Where every dispatched job went."""
+
+    dispatched: int = 0
+    applied: int = 0
+    dropped: int = 0
+    cancelled: int = 0
+
+    def check(self, in_flight: int) -> None:
+        accounted = self.applied + self.dropped + self.cancelled + in_flight
+        if accounted != self.dispatched:
+            raise AssertionError(f"{self} with {in_flight} in flight accounts for {accounted} jobs")
+
+
+class Server:
+    """The model, what every worker is on, and the three pieces that decide."""
+
+    def __init__(
+        self,
+        x: Tensor,
+        buffers: Tensor,
+        workers: int,
+        policy: Policy,
+        correction: Correction,
+        optimizer: Optimizer,
+        lr: Callable[[float], float],
+        epoch: int,
+    ) -> None:
+        self.x, self.buffers, self.k = x, buffers, 0
+        self.policy, self.correction, self.optimizer = copy.deepcopy((policy, correction, optimizer))
+        self.active = dict.fromkeys(range(workers))  # an ordered set
+        self.busy: dict[int, Job] = {}
+        self.finished, self.launched = [0] * workers, [0] * workers
+        self.ledger = Ledger()
+        self.gradients, self.samples, self.epoch = 0, 0, epoch
+        self.staleness_sum, self.staleness_max = 0, 0
+        self.cancelled: list[Job] = []  # by the last arrival
+        self._schedule = lr
+        self._worker_buffers: dict[int, Tensor] = {}
+        self._buffer_sum = buffers.double() * 0
+        self._clear_pending()
+        self.policy.check(workers)
+        self.correction.begin(x, workers)
+        self.optimizer.begin(x, workers)
+
+    @property
+    def lr(self) -> float:
+        return self._schedule(self.epochs)
+
+    @property
+    def epochs(self) -> float:
+        return self.samples / self.epoch
+
+    @property
+    def in_flight(self) -> int:
+        """Jobs whose fate is open: still computing, or held for a step to come."""
+        return len(self.busy) + self.held
+
+    def begin(self) -> list[Job]:
+        return [self._assign(worker) for worker in self.policy.begin(self)]
+
+    def receive(self, arrival: Arrival) -> tuple[Decision, list[Job]]:
+        """Let the policy decide on an arrival; say what became of it, and the jobs that start now."""
+        worker, k = arrival.worker, self.k
+        del self.busy[worker]
+        self.cancelled = []
+        self.finished[worker] += 1
+        self.gradients += 1
+        self.samples += arrival.samples
+        self._merged_last = False
+        starting = self.policy.receive(self, arrival)
+        if not self._merged_last:
+            self.ledger.dropped += 1
+        jobs = [self._assign(w) for w in starting if w in self.active]
+        return ("dropped" if not self._merged_last else "applied" if self.k > k else "held"), jobs
+
+    def retire(self, worker: int) -> None:
+        """This worker gets no more work."""
+        self.active.pop(worker, None)
+
+    def staleness(self, job: Job) -> int:
+        return self.k - job.version
+
+    def merge(self, arrival: Arrival) -> None:
+        """Correct an arrival's gradient and add it to the next step."""
+        gradient = arrival.gradient
+        if not math.isfinite(gradient.loss):
+            self.ledger.dropped += 1
+            raise Diverged(
+                f"worker {arrival.worker} reported the loss {gradient.loss} after {self.k} updates"
+            )
+        direction, scale = self.correction.correct(gradient.vector, arrival, self)
+        if self.held == 0:
+            self._pending, self._scale = direction, scale
+        else:  # in a mean every message carries its own scale
+            if self._scale != 1.0:
+                self._pending, self._scale = self._pending * self._scale, 1.0
+            self._pending = self._pending.add(direction, alpha=scale)
+        self.held += 1
+        self._merged_last, self._last_worker = True, arrival.worker
+        self._pending_staleness += self.staleness(arrival.job)
+        self.staleness_max = max(self.staleness_max, self.staleness(arrival.job))
+        self._keep_buffers(arrival.worker, gradient.buffers)
+
+    def step(self, aggregate: Literal["mean", "sum"] = "mean") -> None:
+        """Move the model by what was merged since the last step."""
+        direction = self._pending
+        if aggregate == "mean" and self.held > 1:
+            direction = direction / self.held
+        self.x = self.optimizer.step(self.x, direction, self.lr * self._scale, self._last_worker)
+        self.k += 1
+        self.ledger.applied += self.held
+        self.staleness_sum += self._pending_staleness
+        self._clear_pending()
+        self.correction.stepped(self)
+
+    def _clear_pending(self) -> None:
+        self.held, self._pending_staleness, self._scale, self._last_worker = 0, 0, 1.0, -1
+        self._pending = self.x  # a placeholder: nothing is held
+
+    def _assign(self, worker: int) -> Job:
+        if worker in self.busy:  # its batch goes back: `finished` did not move
+            self.cancelled.append(self.busy[worker])
+            self.ledger.cancelled += 1
+        version, x = self.policy.view(self, worker)
+        job = Job(worker, self.finished[worker], self.launched[worker], version, x, self.buffers)
+        self.busy[worker] = job
+        self.launched[worker] += 1
+        self.ledger.dispatched += 1
+        return job
+
+    def _keep_buffers(self, worker: int, latest: Tensor) -> None:
+        """The server's buffers are the mean of every worker's latest."""
+        if not latest.numel():
+            return
+        before = self._worker_buffers.get(worker)
+        self._buffer_sum = self._buffer_sum + (
+            latest.double() if before is None else latest.double() - before
+        )
+        self._worker_buffers[worker] = latest
+        self.buffers = (self._buffer_sum / len(self._worker_buffers)).to(latest.dtype)

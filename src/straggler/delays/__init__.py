@@ -1,0 +1,42 @@
+"""How long a job takes: what the gradient takes (compute), plus any number of delays; each is a law."""
+
+from straggler.delays.durations import DurationError, Durations
+from straggler.delays.laws import (
+    BLOCK,
+    DELAYS,
+    Constant,
+    Exponential,
+    Gamma,
+    GammaMachines,
+    Gaussian,
+    Law,
+    LogNormal,
+    OnOff,
+    Pareto,
+    Power,
+    Spikes,
+    Term,
+    Trace,
+    Uniform,
+)
+
+__all__ = [
+    "BLOCK",
+    "DELAYS",
+    "Constant",
+    "DurationError",
+    "Durations",
+    "Exponential",
+    "Gamma",
+    "GammaMachines",
+    "Gaussian",
+    "Law",
+    "LogNormal",
+    "OnOff",
+    "Pareto",
+    "Power",
+    "Spikes",
+    "Term",
+    "Trace",
+    "Uniform",
+]

@@ -1,0 +1,317 @@
+"""Gradients and evaluations of one problem, here or on a pool of processes: the same bits either way."""
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from selectors import EVENT_READ, DefaultSelector
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from straggler.core import Gradient
+from straggler.engines.shared_memory import SharedMemory, attach, pack, tensor_in
+from straggler.problem import Chunk, Problem, Split
+
+__all__ = ["Compute", "Pool", "Task"]
+
+DEPTH = 2  # tasks a process may have: one at work, one waiting, so that it never idles
+RESPAWNS = 3  # processes that may die in a row before the run gives up
+
+
+class Task:
+    """Something to compute, at most once: started ahead of time, or when its result is asked for."""
+
+    __slots__ = ("abandoned", "buffers", "call", "error", "result", "seat", "x")
+
+    def __init__(self, call: tuple[Any, ...], x: Tensor, buffers: Tensor) -> None:
+        self.call, self.x, self.buffers = call, x, buffers
+        self.seat: Seat | None = None
+        self.result: Gradient | Chunk | None = None
+        self.error: str | None = None
+        self.abandoned = False
+
+
+class Compute:
+    """Computes every task in this process, when it is asked for."""
+
+    looks_ahead = False  # whether `ahead` does anything
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def gradient_task(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Task:
+        return Task(("gradient", worker, index), x, buffers)
+
+    def result(self, task: Task) -> Any:
+        return perform(self.problem, task.call, task.x, task.buffers)
+
+    def ahead(self, upcoming: Callable[[], Task | None], urgent: bool = False) -> None:
+        """Start what will be asked for soon, the soonest first; urgent tasks push finished ones aside."""
+
+    def abandon(self, task: Task) -> None:
+        """Nobody will ask for this one."""
+
+    def evaluate(self, x: Tensor, buffers: Tensor, split: Split) -> list[Chunk]:
+        """All chunks of a split, in order."""
+        tasks = [Task(("evaluate", split, chunk), x, buffers) for chunk in range(self.problem.chunks(split))]
+        upcoming, chunks = iter(tasks), []
+        for task in tasks:
+            self.ahead(lambda: next(upcoming, None), urgent=True)
+            chunks.append(self.result(task))
+        return chunks
+
+    def close(self) -> None: ...
+
+
+def perform(problem: Problem, call: tuple[Any, ...], x: Tensor, buffers: Tensor) -> Gradient | Chunk:
+    kind, *where = call
+    return (
+        problem.gradient(x, buffers, *where) if kind == "gradient" else problem.evaluate(x, buffers, *where)
+    )
+
+
+class Layout(NamedTuple):
+    """What one seat holds: a model, its buffers, and room for a gradient."""
+
+    size: int
+    buffers: int
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        return 2 * (self.size + self.buffers) * self.dtype.itemsize
+
+    def tensors(self, memory: Any, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(model, buffers in and out, gradient) of one seat."""
+        start, item = number * self.bytes, self.dtype.itemsize
+        return (
+            tensor_in(memory, start, self.size, self.dtype),
+            tensor_in(memory, start + self.size * item, self.buffers, self.dtype),
+            tensor_in(memory, start + (self.size + self.buffers) * item, self.size, self.dtype),
+        )
+
+
+@dataclass(eq=False)
+class Seat:
+    """Shared memory for one task at one process."""
+
+    process: "Child"
+    number: int
+    x: Tensor
+    buffers: Tensor
+    gradient: Tensor
+    task: Task | None = None
+
+
+class Child:
+    """One process of the pool, with its connection and its seats."""
+
+    def __init__(self, problem: SharedMemory, inherited: list[int], layout: Layout) -> None:
+        memory = SharedMemory(DEPTH * layout.bytes)
+        ours, theirs = socket.socketpair()
+        command = f"from straggler.engines.compute import serve; serve({theirs.fileno()}, {memory.fd})"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", command],
+            pass_fds=[theirs.fileno(), memory.fd, problem.fd, *inherited],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        theirs.close()
+        self.connection = Connection(ours.detach())
+        self.connection.send((problem.fd, layout, DEPTH))
+        self.seats = [Seat(self, number, *layout.tensors(memory.bytes, number)) for number in range(DEPTH)]
+        memory.close()
+        self.ready = False
+
+    @property
+    def load(self) -> float:
+        return sum(seat.task is not None for seat in self.seats) if self.ready else DEPTH
+
+    def close(self) -> None:
+        self.connection.close()
+        self.process.kill()  # it holds nothing that could be lost
+        self.process.wait()
+
+
+class Pool(Compute):
+    """Tasks on several processes; models and gradients travel in shared memory.
+
+    A process that dies is replaced and its tasks are done again: they are pure functions. Until the
+    processes are up, tasks are done here.
+    """
+
+    looks_ahead = True
+
+    def __init__(self, problem: Problem, jobs: int) -> None:
+        super().__init__(problem)
+        x, buffers = problem.initial()
+        self._layout = Layout(x.numel(), buffers.numel(), x.dtype)
+        payload, self._shared = pack(problem)
+        self._problem = SharedMemory(len(payload))
+        self._problem.bytes[: len(payload)] = payload
+        self._selector = DefaultSelector()
+        self._children = [self._spawn() for _ in range(jobs)]
+        self._deaths = 0
+
+    def _spawn(self) -> Child:
+        child = Child(self._problem, [memory.fd for memory in self._shared], self._layout)
+        self._selector.register(child.connection, EVENT_READ, child)
+        return child
+
+    def ahead(self, upcoming: Callable[[], Task | None], urgent: bool = False) -> None:
+        self._listen(timeout=0)
+        while (seat := self._free_seat() or (self._vacated_seat() if urgent else None)) is not None:
+            task = upcoming()
+            if task is None:
+                return
+            if task.seat is None and task.result is None:
+                self._start(task, seat)
+
+    def result(self, task: Task) -> Any:
+        if task.seat is None and task.result is None:
+            if not any(child.ready for child in self._children):
+                task.result = super().result(task)
+            else:
+                self._start(task, self._make_room())
+        while task.result is None:
+            if task.error is not None:
+                raise RuntimeError(f"computing {task.call} failed in a process of the pool:\n{task.error}")
+            self._listen(timeout=None)
+        self._release(task)
+        return task.result
+
+    def abandon(self, task: Task) -> None:
+        task.abandoned = True
+        if task.result is not None or task.error is not None:
+            self._release(task)
+
+    def close(self) -> None:
+        for child in self._children:
+            child.close()
+        for memory in (self._problem, *self._shared):
+            memory.close()
+        self._selector.close()
+
+    def _free_seat(self) -> Seat | None:
+        """A free seat at the process with the least to do."""
+        least = min(self._children, key=lambda child: child.load)
+        return next((seat for seat in least.seats if seat.task is None), None) if least.ready else None
+
+    def _vacated_seat(self) -> Seat | None:
+        """A seat whose finished result was moved out of the shared memory."""
+        for child in self._children:
+            for seat in child.seats:
+                if seat.task is not None and seat.task.result is not None:
+                    self._release(seat.task)
+                    return seat
+        return None
+
+    def _make_room(self) -> Seat:
+        while (seat := self._free_seat() or self._vacated_seat()) is None:
+            self._listen(timeout=None)
+        return seat
+
+    def _start(self, task: Task, seat: Seat) -> None:
+        seat.x.copy_(task.x)
+        seat.buffers.copy_(task.buffers)
+        task.seat, seat.task = seat, task
+        with suppress(OSError):  # it died: `_listen` finds out and does its tasks again
+            seat.process.connection.send((seat.number, task.call))
+
+    def _release(self, task: Task) -> None:
+        """Take the result out of the shared memory and leave the seat."""
+        if task.seat is None:
+            return
+        if isinstance(task.result, Gradient) and not task.abandoned:
+            seat = task.seat
+            task.result = Gradient(seat.gradient.clone(), task.result.loss, seat.buffers.clone())
+        task.seat.task, task.seat = None, None
+
+    def _listen(self, timeout: float | None) -> None:
+        """Hear from every process that has something to say."""
+        for key, _ in self._selector.select(timeout):
+            child: Child = key.data
+            try:
+                message = child.connection.recv()
+            except (EOFError, OSError):
+                self._replace(child)
+                continue
+            if message is None:
+                child.ready = True
+                continue
+            self._deaths = 0
+            number, outcome = message
+            self._finish(child.seats[number], outcome)
+
+    def _finish(self, seat: Seat, outcome: float | Chunk | str) -> None:
+        task = seat.task
+        assert task is not None
+        if isinstance(outcome, str):
+            task.error = outcome
+        else:
+            task.result = (
+                outcome if isinstance(outcome, Chunk) else Gradient(seat.gradient, outcome, seat.buffers)
+            )
+        if task.abandoned:
+            self._release(task)
+
+    def _replace(self, child: Child) -> None:
+        self._selector.unregister(child.connection)
+        child.close()
+        self._deaths += 1
+        if self._deaths > RESPAWNS:
+            raise RuntimeError(
+                f"processes of the pool keep dying (last exit code {child.process.returncode}; "
+                f"-9 is often a lack of memory): use fewer with --jobs"
+            )
+        unfinished = [
+            s.task for s in child.seats if s.task and s.task.result is None and not s.task.abandoned
+        ]
+        for seat in child.seats:
+            if seat.task is not None:
+                self._release(seat.task)
+        fresh = self._spawn()
+        self._children[self._children.index(child)] = fresh
+        for task, seat in zip(unfinished, fresh.seats, strict=False):
+            self._start(task, seat)
+
+
+def serve(connection_fd: int, memory_fd: int) -> None:
+    """A process of the pool: perform tasks until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(1)
+    with Connection(connection_fd) as connection:
+        try:
+            problem_fd, layout, depth = connection.recv()
+            problem = pickle.loads(attach(problem_fd))
+            memory = attach(memory_fd)
+            seats = [layout.tensors(memory, number) for number in range(depth)]
+            connection.send(None)
+            while True:
+                number, call = connection.recv()
+                connection.send((number, answer(problem, call, *seats[number])))
+        except (EOFError, OSError):
+            return
+
+
+def answer(
+    problem: Problem, call: tuple[Any, ...], x: Tensor, buffers: Tensor, room: Tensor
+) -> float | Chunk | str:
+    """Perform a task on its seat: a gradient goes to the shared memory, the rest is small."""
+    try:
+        outcome = perform(problem, call, x, buffers)
+    except Exception:
+        return traceback.format_exc()
+    if isinstance(outcome, Chunk):
+        return outcome
+    room.copy_(outcome.vector)
+    buffers.copy_(outcome.buffers)
+    return outcome.loss

@@ -1,0 +1,68 @@
+"""Virtual time: the clock jumps to the next finished job; gradients are computed ahead on all cores."""
+
+from functools import partial
+from heapq import heappop, heappush
+
+from straggler.core import Arrival, Gradient, Job
+from straggler.delays import Durations
+from straggler.engines.compute import Compute, Task
+
+__all__ = ["Simulator"]
+
+Entry = tuple[float, int, int, float, Job, Task]  # time, worker and launch decide the order of arrivals
+
+
+class Simulator:
+    """Durations are drawn when a job is submitted, so the order of arrivals is known ahead of time."""
+
+    def __init__(self, compute: Compute, durations: Durations) -> None:
+        self.now = 0.0
+        self.compute, self.durations = compute, durations
+        self._queue: list[Entry] = []  # jobs by arrival
+        self._unstarted: list[Entry] = []  # those whose gradient nobody computes yet
+        self._current: dict[int, Task] = {}  # what each worker is on
+        self._given: Task | None = None  # the gradient of the last arrival
+
+    def submit(self, job: Job) -> None:
+        task = self.compute.gradient_task(job.x, job.buffers, job.worker, job.index)
+        if (abandoned := self._current.get(job.worker)) is not None:
+            self.compute.abandon(abandoned)
+        self._current[job.worker] = task
+        time = self.now + self.durations(job.worker, job.launch)
+        entry = (time, job.worker, job.launch, self.now, job, task)
+        heappush(self._queue, entry)
+        if self.compute.looks_ahead:
+            heappush(self._unstarted, entry)
+
+    def next(self) -> Arrival | None:
+        self._forget_last()
+        while self._queue:
+            time, worker, _, started, job, task = heappop(self._queue)
+            if self._current.get(worker) is task:
+                del self._current[worker]
+                self.now, self._given = time, task
+                samples = self.compute.problem.batch_samples(worker, job.index)
+                return Arrival(job, started, time, samples, partial(self._result, task))
+        return None
+
+    def close(self) -> None:
+        self.compute.close()
+
+    def _result(self, task: Task) -> Gradient:
+        self.compute.ahead(self._soonest)
+        self._given = None
+        gradient: Gradient = self.compute.result(task)
+        return gradient
+
+    def _soonest(self) -> Task | None:
+        """The next to arrive of those that nobody computes yet."""
+        while self._unstarted:
+            _, worker, _, _, _, task = heappop(self._unstarted)
+            if self._current.get(worker) is task or self._given is task:
+                return task
+        return None
+
+    def _forget_last(self) -> None:
+        if self._given is not None:  # the policy did not look at it
+            self.compute.abandon(self._given)
+            self._given = None

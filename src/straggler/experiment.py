@@ -1,0 +1,356 @@
+"""Experiment: everything that determines a run; its hash is the run's id."""
+
+import hashlib
+import json
+import math
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import tomlkit
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
+
+from straggler.catalogue import parse, suggestion
+from straggler.core import Correction, Optimizer, Policy, Server
+from straggler.corrections import CORRECTIONS
+from straggler.data.datasets import DATASETS
+from straggler.data.examples import ArrayExamples, Examples, Subset
+from straggler.data.given import GivenData, GivenModel
+from straggler.data.models import MODELS
+from straggler.data.partitions import PARTITIONS, Partition
+from straggler.delays import DELAYS, Durations, Law
+from straggler.engines.compute import Compute, Pool
+from straggler.engines.simulator import Simulator
+from straggler.methods import METHODS
+from straggler.observe import Observer, Progress, weights_sha256
+from straggler.optimizers import OPTIMIZERS, LearningRate
+from straggler.policies import POLICIES
+from straggler.problem import Loss, Problem, Quadratic, Quadratics, Supervised, one_thread
+from straggler.randomness import rng
+from straggler.record import Record, Recorder, RecordError
+from straggler.train import Budget, train
+
+__all__ = ["Experiment"]
+
+BUDGETS = ("epochs", "updates", "gradients", "seconds")
+SHARED_SETTINGS = ("momentum", "nesterov", "weight_decay")  # settings that are also keys of their own
+
+
+def choice(
+    catalogue: Mapping[str, Any], what: str
+) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
+    """An entry of a catalogue: checked when read, written as its text."""
+    return (
+        BeforeValidator(lambda value: parse(value, catalogue, what)),
+        PlainSerializer(str),
+        WithJsonSchema({"type": "string", "description": f"{what}: {', '.join(catalogue)}"}),
+    )
+
+
+def dataset_of(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return GivenData(value)
+    return (
+        value
+        if isinstance(value, GivenData)
+        else parse(value, DATASETS | {Quadratics.name: Quadratics}, "data set")
+    )
+
+
+def model_of(value: Any) -> Any:
+    if isinstance(value, str | dict) or type(value) in MODELS.values():
+        return parse(value, MODELS, "model")
+    return value if isinstance(value, GivenModel) else GivenModel(value)
+
+
+def laws_of(value: Any) -> Any:
+    return [value] if isinstance(value, str | dict | Law) else value
+
+
+Text = (PlainSerializer(str), WithJsonSchema({"type": "string"}))
+
+
+class Experiment(BaseModel):
+    """What is trained, how, by whom, how fast they are, and for how long."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False)
+
+    dataset: Annotated[Any, BeforeValidator(dataset_of), *Text] = Field(
+        "fashion-mnist", validate_default=True
+    )
+    model: Annotated[Any, BeforeValidator(model_of), *Text] = Field("lenet5", validate_default=True)
+    loss: Loss | None = Field(None, exclude=True)  # Python only; cross entropy
+
+    method: str = Field("asgd", exclude=True)  # a name for the three that follow
+    policy: Annotated[Policy, *choice(POLICIES, "policy")]
+    correction: Annotated[Correction, *choice(CORRECTIONS, "correction")]
+    optimizer: Annotated[Optimizer, *choice(OPTIMIZERS, "optimizer")]
+    lr: float = Field(0.01, gt=0)
+    momentum: float | None = None  # None: the optimizer's own default
+    nesterov: bool | None = None
+    weight_decay: float | None = None
+    schedule: str = "constant"  # any torch.optim.lr_scheduler, per epoch
+    warmup: float = Field(0.0, ge=0)  # epochs of linear warm-up from lr/workers
+
+    workers: int = Field(4, ge=1)
+    batch_size: int = Field(32, ge=1)  # per worker
+    partition: Annotated[Partition, *choice(PARTITIONS, "partition")] = Field("iid", validate_default=True)
+    validation: float = Field(0.0, ge=0, lt=1)  # part of the training set kept apart
+    compute: Annotated[Law, *choice(DELAYS, "delay law")] = Field(
+        "constant(seconds=1)", validate_default=True
+    )
+    delay: Annotated[list[Annotated[Law, *choice(DELAYS, "delay law")]], BeforeValidator(laws_of)] = []
+
+    epochs: float | None = Field(None, gt=0)
+    updates: int | None = Field(None, gt=0)
+    gradients: int | None = Field(None, gt=0)
+    seconds: float | None = Field(None, gt=0)
+    stop: Literal["all", "each"] = "all"  # each: every worker stops after its own share
+
+    seed: int = Field(0, ge=0)
+    eval_every: float = Field(1.0, ge=0)  # epochs; 0: only at the end
+    train_metrics: bool = False  # also the training set at every evaluation, not only at the end
+    snapshots: int = Field(0, ge=0)  # weights kept along the run, for landscapes
+
+    @classmethod
+    def from_toml(cls, path: Path | str, **changes: Any) -> Self:
+        """Read a TOML file; keyword arguments win."""
+        with Path(path).open("rb") as file:
+            return cls(**(tomllib.load(file) | changes))
+
+    def __init__(self, **settings: Any) -> None:  # only to take the keys as they are written
+        super().__init__(**settings)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_pieces(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """A method stands for its pieces; a piece that is given wins."""
+        name = settings.get("method", "asgd")
+        if name not in METHODS:
+            raise ValueError(f"unknown method {name!r}; {suggestion(str(name), METHODS)}")
+        method = METHODS[name]
+        pieces = {"policy": method.policy, "correction": method.correction, "optimizer": method.optimizer}
+        settings = pieces | {key: value for key, value in settings.items() if value is not None}
+        settings["optimizer"] = cls._with_shared_settings(settings)
+        for key in SHARED_SETTINGS:  # an optimizer that has them says what they are
+            if hasattr(settings["optimizer"], key):
+                settings[key] = getattr(settings["optimizer"], key)
+        if not any(budget in settings for budget in BUDGETS):
+            settings["epochs"] = 1
+        return settings
+
+    @staticmethod
+    def _with_shared_settings(settings: Mapping[str, Any]) -> Optimizer:
+        """The optimizer with momentum, nesterov and weight decay from the keys of those names."""
+        optimizer = parse(settings["optimizer"], OPTIMIZERS, "optimizer")
+        changes = {}
+        for key in SHARED_SETTINGS:
+            if key not in settings:
+                continue
+            if not hasattr(optimizer, key):
+                if settings[key]:
+                    raise ValueError(
+                        f"{key}={settings[key]}: {optimizer.name} takes no {key}; leave it out, or use sgd"
+                    )
+                continue
+            if key in optimizer.model_fields_set and getattr(optimizer, key) != settings[key]:
+                raise ValueError(f"{key} is given twice: {settings[key]}, and in {optimizer}; give one")
+            changes[key] = settings[key]
+        given = {key: getattr(optimizer, key) for key in optimizer.model_fields_set}
+        return parse({"name": optimizer.name, **given, **changes}, OPTIMIZERS, "optimizer")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        budgets = [budget for budget in BUDGETS if getattr(self, budget) is not None]
+        if len(budgets) > 1:
+            raise ValueError(f"{' and '.join(budgets)} are given; a run has one budget, choose one")
+        if self.stop == "each" and budgets[0] not in ("epochs", "gradients"):
+            raise ValueError(
+                f"stop=each counts each worker's share, which {budgets[0]} have not; give epochs or gradients"
+            )
+        if METHODS[self.method].single and self.workers != 1:
+            raise ValueError(
+                f"{self.method} has one worker, not {self.workers}; use workers=1, or asgd or ssgd"
+            )
+        self.policy.check(self.workers)
+        LearningRate(self.lr, self.schedule)
+        Durations(self.compute, self.delay, self.workers, self.seed)
+        return self
+
+    @property
+    def id(self) -> str:
+        """A short hash of everything that determines the run and what is recorded of it."""
+        return hashlib.sha256(json.dumps(self.resolved(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def resolved(self) -> dict[str, Any]:
+        """Every key as text and numbers, defaults included."""
+        keys = self.model_dump(mode="json", exclude_none=True)
+        if self.loss is not None:
+            keys["loss"] = (
+                f"{self.loss.__module__}.{getattr(self.loss, '__qualname__', type(self.loss).__name__)}"
+            )
+        return keys
+
+    def to_toml(self) -> str:
+        return tomlkit.dumps(self.resolved())
+
+    def problem(
+        self, folder: Path | None = None, report: Callable[[str], None] = lambda line: None
+    ) -> Problem:
+        """Load the data, deal it to the workers, build the model."""
+        if isinstance(self.dataset, Quadratics):
+            return Quadratic(self.dataset, self.workers, self.batch_size, self.seed)
+        train_set, test_set, classes, shape = self._examples(folder, report)
+        validation = None
+        if self.validation:
+            order = rng(self.seed, "validation").permutation(len(train_set))
+            kept = round(len(order) * self.validation)
+            train_set, validation = (
+                Subset(train_set, np.sort(order[kept:])),
+                Subset(train_set, np.sort(order[:kept])),
+            )
+        parts = self.partition.split(train_set.labels, self.workers, rng(self.seed, "partition"))
+        model = (
+            self.model.source
+            if isinstance(self.model, GivenModel)
+            else partial(self.model.build, shape, len(classes))
+        )
+        more = {} if self.loss is None else {"loss": self.loss}
+        return Supervised(
+            model,
+            train_set,
+            test_set,
+            parts,
+            self.batch_size,
+            self.seed,
+            validation=validation,
+            classes=classes,
+            **more,
+        )
+
+    def _examples(
+        self, folder: Path | None, report: Callable[[str], None]
+    ) -> tuple[Examples, Examples, tuple[str, ...], tuple[int, ...]]:
+        if isinstance(self.dataset, GivenData):
+            shape = self.dataset.train.fetch(np.array([0]))[0].shape[1:]
+            return self.dataset.train, self.dataset.test, self.dataset.classes, tuple(shape)
+        data = self.dataset.load(folder, report)
+        seen = ArrayExamples(data.inputs, data.labels, data.mean, data.std, data.augment)
+        unseen = ArrayExamples(data.test_inputs, data.test_labels, data.mean, data.std)
+        return seen, unseen, data.classes, data.shape
+
+    def server(self, problem: Problem) -> Server:
+        x, buffers = problem.initial()
+        rate = LearningRate(self.lr, self.schedule, self.warmup, self.workers)
+        return Server(
+            x, buffers, self.workers, self.policy, self.correction, self.optimizer, rate, problem.samples
+        )
+
+    def budget(self, problem: Problem) -> Budget:
+        limits = {key: getattr(self, key) for key in BUDGETS if getattr(self, key) is not None}
+        if self.stop == "all":
+            return Budget(**limits)
+        if self.gradients is not None:
+            return Budget(shares=[-(-self.gradients // self.workers)] * self.workers)
+        assert self.epochs is not None
+        return Budget(
+            shares=[math.ceil(self.epochs * problem.batches(worker)) for worker in range(self.workers)]
+        )
+
+    def run(
+        self,
+        out: Path | str = "runs",
+        jobs: int | None = None,
+        force: bool = False,
+        data: Path | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> Record:
+        """Train, unless this run exists already; what happened is in the folder `out`/id."""
+        folder = Path(out) / self.id
+        if not force and (finished := existing(folder)) is not None:
+            return finished
+        started = time.monotonic()
+        problem = self.problem(data, report)
+        with Recorder(folder, self.to_toml(), sys.argv) as recorder, one_thread():
+            cores = jobs or os.cpu_count() or 1
+            compute = Pool(problem, cores) if cores > 1 else Compute(problem)
+            try:
+                self._run(problem, compute, recorder, started, progress)
+            finally:
+                compute.close()
+        return Record(folder)
+
+    def _run(
+        self,
+        problem: Problem,
+        compute: Compute,
+        recorder: Recorder,
+        started: float,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        server, budget = self.server(problem), self.budget(problem)
+        engine = Simulator(compute, Durations(self.compute, self.delay, self.workers, self.seed))
+        observer = Observer(
+            server, compute, budget, recorder, self.eval_every, self.train_metrics, self.snapshots, progress
+        )
+        begun = time.monotonic()
+        end = train(server, engine, budget, observer)
+        train_seconds = time.monotonic() - begun - observer.measuring
+        facts = observer.final()
+        if progress is not None:
+            progress(observer.now())
+        recorder.tensors("weights.safetensors", problem.named(server.x, server.buffers))
+        recorder.finish(
+            {"id": self.id, "status": "diverged" if end else "finished", "error": str(end) if end else None}
+            | facts
+            | counts(server)
+            | {
+                "seconds": observer.seconds,
+                "host_seconds": time.monotonic() - started,
+                "train_seconds": train_seconds,
+                "converged": end is None and observer.converged(facts["test_accuracy"]),
+                "weights_sha256": weights_sha256(server.x, server.buffers),
+                "record": str(recorder.path),
+            }
+        )
+
+
+def existing(folder: Path) -> Record | None:
+    """The record of a run that came to its end."""
+    try:
+        record = Record(folder)
+        return record if record.summary["status"] in ("finished", "diverged") else None
+    except (RecordError, KeyError):
+        return None
+
+
+def counts(server: Server) -> dict[str, Any]:
+    """The ledger and what else the server counted."""
+    ledger = server.ledger
+    return {
+        "updates": server.k,
+        "gradients": server.gradients,
+        "dispatched": ledger.dispatched,
+        "applied": ledger.applied,
+        "dropped": ledger.dropped,
+        "cancelled": ledger.cancelled,
+        "in_flight": server.in_flight,
+        "epochs": server.epochs,
+        "mean_staleness": server.staleness_sum / max(1, ledger.applied),
+        "max_staleness": server.staleness_max,
+    }

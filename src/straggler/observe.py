@@ -1,0 +1,216 @@
+"""Watching a run without touching it: rows per arrival, evaluations, snapshots, progress."""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from torch import Tensor
+
+from straggler.core import Arrival, Decision, Server
+from straggler.engines.compute import Compute
+from straggler.problem import Split
+from straggler.record import Recorder
+from straggler.train import Budget
+
+__all__ = ["Observer", "Progress", "weights_sha256"]
+
+CHANCE_MARGIN = 2.0  # points above chance that count as having learnt something
+PROGRESS_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress bar shows."""
+
+    spent: float  # of the budget, 0 to 1
+    seconds: float  # on the run's clock
+    updates: int
+    loss: float  # running mean over the latest arrivals
+    staleness: float  # mean so far
+    accuracy: float | None  # at the last evaluation, percent
+
+
+class Observer:
+    """Called after every arrival."""
+
+    def __init__(
+        self,
+        server: Server,
+        compute: Compute,
+        budget: Budget,
+        recorder: Recorder,
+        eval_every: float = 0.0,
+        train_metrics: bool = False,
+        snapshots: int = 0,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.server, self.compute, self.budget, self.recorder = server, compute, budget, recorder
+        self.eval_every, self.train_metrics, self.snapshots = eval_every, train_metrics, snapshots
+        self.progress = progress
+        self.seconds, self.measuring = 0.0, 0.0  # the run's clock; host seconds spent on measuring
+        self._losses: list[float] = []
+        self._last: dict[str, Any] = {}  # the latest row of the curve
+        self._predictions: dict[Split, NDArray[np.int64]] = {}
+        self._recent_loss = math.nan
+        self._accuracy: float | None = None
+        self._next_evaluation = eval_every or math.inf
+        self._kept: list[tuple[Tensor, Tensor, int, float]] = []
+        self._shown = 0.0
+        self._snapshot()
+
+    def __call__(self, arrival: Arrival, decision: Decision, before: Tensor) -> None:
+        self.seconds = arrival.time
+        self._write(arrival, decision, before)
+        if self.server.epochs >= self._next_evaluation:
+            self._next_evaluation = (self.server.epochs // self.eval_every + 1) * self.eval_every
+            self.measure()
+        if self.snapshots and self.budget.spent(self.server, self.seconds) * self.snapshots >= len(
+            self._kept
+        ):
+            self._snapshot()
+        if self.progress is not None and time.monotonic() - self._shown > PROGRESS_SECONDS:
+            self._shown = time.monotonic()
+            self.progress(self.now())
+
+    def now(self) -> Progress:
+        server = self.server
+        staleness = server.staleness_sum / max(1, server.ledger.applied)
+        spent = self.budget.spent(server, self.seconds)
+        return Progress(spent, self.seconds, server.k, self._recent_loss, staleness, self._accuracy)
+
+    def _write(self, arrival: Arrival, decision: Decision, before: Tensor) -> None:
+        job, gradient = arrival.job, arrival.seen
+        if gradient is not None:
+            self._losses.append(gradient.loss)
+            self._recent_loss = (
+                gradient.loss
+                if math.isnan(self._recent_loss)
+                else 0.98 * self._recent_loss + 0.02 * gradient.loss
+            )
+        self.recorder.arrival(
+            time=arrival.time,
+            started=arrival.started,
+            worker=arrival.worker,
+            index=job.index,
+            version=job.version,
+            staleness=self.server.k - (decision == "applied") - job.version,
+            gap=root_mean_square(before, job.x),
+            loss=None if gradient is None else gradient.loss,
+            gradient_norm=None if gradient is None else norm(gradient.vector),
+            weight_norm=norm(self.server.x),
+            decision=decision,
+        )
+        for job in self.server.cancelled:
+            self.recorder.arrival(
+                time=arrival.time,
+                started=None,
+                worker=job.worker,
+                index=job.index,
+                version=job.version,
+                staleness=self.server.k - job.version,
+                gap=None,
+                loss=None,
+                gradient_norm=None,
+                weight_norm=None,
+                decision="cancelled",
+            )
+
+    def measure(self) -> dict[str, float]:
+        """Evaluate the model now; a row of the curve."""
+        started = time.monotonic()
+        server = self.server
+        row: dict[str, Any] = {
+            "seconds": self.seconds,
+            "updates": server.k,
+            "gradients": server.gradients,
+            "epochs": server.epochs,
+            "lr": server.lr,
+            "batch_loss": float(np.mean(self._losses)) if self._losses else None,
+        }
+        splits: tuple[Split, ...] = (
+            ("test", "validation", "train") if self.train_metrics else ("test", "validation")
+        )
+        for split in splits:
+            row |= self._evaluate(split)
+        self._losses, self._last = [], row
+        self._accuracy = row.get("test_accuracy")
+        self.recorder.evaluation(row)
+        self.measuring += time.monotonic() - started
+        return row
+
+    def _evaluate(self, split: Split) -> dict[str, float]:
+        chunks = self.compute.evaluate(self.server.x, self.server.buffers, split)
+        if not chunks:
+            return {}
+        samples = sum(chunk.samples for chunk in chunks)
+        scores = {f"{split}_loss": sum(chunk.loss for chunk in chunks) / samples}
+        labels = self.compute.problem.labels(split)
+        if labels is not None:
+            found = np.concatenate([chunk.predictions for chunk in chunks if chunk.predictions is not None])
+            scores[f"{split}_accuracy"] = 100 * float(np.mean(found == labels))
+            self._predictions[split] = found
+        return scores
+
+    def final(self) -> dict[str, Any]:
+        """The last word on the model: every split, class by class."""
+        last = self._last if self._last.get("gradients") == self.server.gradients else self.measure()
+        facts: dict[str, Any] = {"train_accuracy": None, "test_accuracy": None}
+        facts |= {key: value for key, value in last.items() if key.endswith(("_accuracy", "_loss"))}
+        if "train_loss" not in facts:
+            facts |= self._evaluate("train")
+        return facts | self._by_class()
+
+    def converged(self, test_accuracy: float | None) -> bool:
+        classes = len(self.compute.problem.classes)
+        if not bool(torch.isfinite(self.server.x).all()):
+            return False
+        return test_accuracy is None or test_accuracy > 100 / classes + CHANCE_MARGIN
+
+    def _by_class(self) -> dict[str, Any]:
+        labels = self.compute.problem.labels("test")
+        if labels is None:
+            return {}
+        names, found = self.compute.problem.classes, self._predictions["test"]
+        numbers = list(range(len(names)))
+        scores = precision_recall_fscore_support(labels, found, labels=numbers, zero_division=0.0)
+        table = {
+            name: dict(zip(("precision", "recall", "f1"), map(float, row), strict=True))
+            for name, *row in zip(names, *scores[:3], strict=True)
+        }
+        return {"classes": table, "confusion": confusion_matrix(labels, found, labels=numbers).tolist()}
+
+    def _snapshot(self) -> None:
+        if not self.snapshots:
+            return
+        self._kept.append((self.server.x, self.server.buffers, self.server.k, self.seconds))
+        x, buffers, updates, seconds = zip(*self._kept, strict=True)
+        self.recorder.tensors(
+            "snapshots.safetensors",
+            {
+                "weights": torch.stack(x),
+                "buffers": torch.stack(buffers),
+                "updates": torch.tensor(updates),
+                "seconds": torch.tensor(seconds, dtype=torch.float64),
+            },
+        )
+
+
+def norm(vector: Tensor) -> float:
+    return float(torch.linalg.vector_norm(vector))
+
+
+def root_mean_square(now: Tensor, then: Tensor) -> float:
+    """The gap between two models."""
+    return 0.0 if now is then else norm(now - then) / math.sqrt(len(now))
+
+
+def weights_sha256(x: Tensor, buffers: Tensor) -> str:
+    """The fingerprint of a model: equal if and only if every bit is."""
+    return hashlib.sha256(x.numpy().tobytes() + buffers.numpy().tobytes()).hexdigest()

@@ -1,0 +1,259 @@
+"""A model, data and a loss as gradients of one flat vector; and quadratics whose optimum is known."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from straggler.catalogue import Entry
+from straggler.core import Gradient
+from straggler.data.examples import Examples
+from straggler.randomness import rng, torch_seed
+
+__all__ = ["Chunk", "Loss", "Problem", "Quadratic", "Quadratics", "Split", "Supervised", "one_thread"]
+
+Split = Literal["train", "validation", "test"]
+Loss = Callable[[Tensor, Any], Tensor]
+CHUNK = 500  # samples evaluated at once: fixed, so that a sum over chunks is the same on any number of cores
+BATCHES = 1000  # in one epoch of a quadratic
+CACHED_ORDERS = 256  # shuffles kept: one per worker and pass
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one part of an evaluation found."""
+
+    loss: float  # summed over the samples
+    samples: int
+    predictions: NDArray[np.int64] | None = None  # None where there are no classes
+
+
+class Problem(Protocol):
+    """What is minimised. Everything it answers is a function of the arguments and the seed."""
+
+    samples: int  # size of the training set: one epoch
+    classes: tuple[str, ...]  # empty where there are none
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        """The first model and its buffers."""
+
+    def batch_samples(self, worker: int, index: int) -> int:
+        """How many samples a worker's batch has."""
+
+    def batches(self, worker: int) -> int:
+        """How many batches one pass over a worker's own data has."""
+
+    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient: ...
+
+    def chunks(self, split: Split) -> int: ...
+
+    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> Chunk: ...
+
+    def labels(self, split: Split) -> NDArray[np.int64] | None: ...
+
+    def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """The model by name, as its owner would load it."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Gradients use one thread each (cores are spent across gradients) and leave torch as it was."""
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+class Supervised:
+    """Any nn.Module, any loss, examples dealt to workers."""
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[[], nn.Module],
+        train: Examples,
+        test: Examples,
+        parts: Sequence[NDArray[np.int64]],
+        batch_size: int,
+        seed: int,
+        validation: Examples | None = None,
+        loss: Loss = F.cross_entropy,
+        classes: tuple[str, ...] = (),
+    ) -> None:
+        self.model, self.loss, self.classes = model, loss, classes
+        self.splits: dict[str, Examples] = {"train": train, "test": test}
+        if validation is not None:
+            self.splits["validation"] = validation
+        self.parts, self.batch_size, self.seed = parts, batch_size, seed
+        self.samples = len(train)
+        self._prepare()
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("model", "loss", "classes", "splits", "parts", "batch_size", "seed", "samples")
+        return {key: self.__dict__[key] for key in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Build the module on one flat vector: its parameters and their gradients are views."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(self.seed, "weights"))
+            self.module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        if not parameters or len({p.dtype for p in parameters}) > 1:
+            raise ValueError("the model must have trainable parameters, all of one floating-point type")
+        self._flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+        self._first = self._flat.clone()
+        self._gradient = torch.zeros_like(self._flat)
+        for parameter, view, slope in zip(
+            parameters,
+            self._views(self._flat, parameters),
+            self._views(self._gradient, parameters),
+            strict=True,
+        ):
+            parameter.data, parameter.grad = view, slope
+        self._buffers = list(self.module.buffers())
+        self._order = lru_cache(CACHED_ORDERS)(self._shuffle)
+
+    @staticmethod
+    def _views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+        parts = torch.split(flat, [p.numel() for p in parameters])
+        return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        return self._first.clone(), self._read_buffers()
+
+    def batches(self, worker: int) -> int:
+        return -(-len(self.parts[worker]) // self.batch_size)
+
+    def batch_samples(self, worker: int, index: int) -> int:
+        start = index % self.batches(worker) * self.batch_size
+        return min(self.batch_size, len(self.parts[worker]) - start)
+
+    def batch(self, worker: int, index: int) -> NDArray[np.int64]:
+        """Which training samples: every pass over the worker's data is shuffled anew."""
+        passes, position = divmod(index, self.batches(worker))
+        start = position * self.batch_size
+        return self._order(worker, passes)[start : start + self.batch_size]
+
+    def _shuffle(self, worker: int, passes: int) -> NDArray[np.int64]:
+        return rng(self.seed, "batches", worker, passes).permutation(self.parts[worker])
+
+    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
+        self._load(x, buffers)
+        address = (self.seed, "augment", worker, index)
+        inputs, targets = self.splits["train"].fetch(self.batch(worker, index), lambda: rng(*address))
+        torch.default_generator.manual_seed(torch_seed(self.seed, "dropout", worker, index))
+        self._gradient.zero_()
+        loss = self.loss(self.module(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return Gradient(self._gradient.clone(), loss.item(), self._read_buffers())
+
+    def chunks(self, split: Split) -> int:
+        return -(-len(self.splits[split]) // CHUNK) if split in self.splits else 0
+
+    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> Chunk:
+        """Loss and predicted classes of one chunk, in evaluation mode."""
+        self._load(x, buffers)
+        examples = self.splits[split]
+        chosen = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, len(examples)))
+        inputs, targets = examples.fetch(chosen)
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                outputs = self.module(inputs)
+                loss = float(self.loss(outputs, targets)) * len(chosen)
+        finally:
+            self.module.train()
+        predictions = outputs.argmax(dim=1).numpy() if self.classes else None
+        return Chunk(loss, len(chosen), predictions)
+
+    def labels(self, split: Split) -> NDArray[np.int64] | None:
+        return self.splits[split].labels if self.classes and split in self.splits else None
+
+    def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        self._load(x, buffers)
+        return {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
+
+    def _load(self, x: Tensor, buffers: Tensor) -> None:
+        self._flat.copy_(x)
+        if self._buffers:
+            sizes = [b.numel() for b in self._buffers]
+            for target, value in zip(self._buffers, torch.split(buffers, sizes), strict=True):
+                target.copy_((value if target.is_floating_point() else value.round()).view(target.shape))
+
+    def _read_buffers(self) -> Tensor:
+        if not self._buffers:
+            return self._first[:0]
+        return torch.cat([b.detach().reshape(-1).to(self._first.dtype) for b in self._buffers])
+
+
+class Quadratic:
+    """Worker i minimises ½ Σⱼ λⱼ (xⱼ − bᵢⱼ)², with gradient noise; together, their optimum is mean(bᵢ)."""
+
+    classes: tuple[str, ...] = ()
+
+    def __init__(self, shape: "Quadratics", workers: int, batch_size: int, seed: int) -> None:
+        self.noise, self.batch_size, self.seed = shape.noise, batch_size, seed
+        self.samples = BATCHES * batch_size  # nominal: there is no data set
+        self.curvature = torch.logspace(
+            0, -float(np.log10(shape.condition)), shape.dimension, dtype=torch.float64
+        )
+        minima = [rng(seed, "minimum", worker).standard_normal(shape.dimension) for worker in range(workers)]
+        self.minima = shape.spread * torch.from_numpy(np.array(minima))
+        self.optimum = self.minima.mean(dim=0)
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(self.curvature), self.curvature[:0]
+
+    def batches(self, worker: int) -> int:
+        return BATCHES
+
+    def batch_samples(self, worker: int, index: int) -> int:
+        return self.batch_size
+
+    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
+        away = x - self.minima[worker]
+        gradient = self.curvature * away
+        loss = 0.5 * float(gradient @ away)
+        if self.noise:
+            noise = rng(self.seed, "noise", worker, index).standard_normal(len(x))
+            gradient = gradient + self.noise * torch.from_numpy(noise)
+        return Gradient(gradient, loss, buffers)
+
+    def chunks(self, split: Split) -> int:
+        return 0 if split == "validation" else 1
+
+    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> Chunk:
+        """How far above its minimum the common objective is."""
+        away = x - self.optimum
+        return Chunk(0.5 * float((self.curvature * away) @ away), 1)
+
+    def labels(self, split: Split) -> NDArray[np.int64] | None:
+        return None
+
+    def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        return {"x": x}
+
+
+class Quadratics(Entry):
+    """Quadratics with a known optimum: condition number, gradient noise, and minima that differ by worker."""
+
+    name: ClassVar[str] = "quadratic"
+    dimension: int = Field(10, ge=1)
+    condition: float = Field(10.0, ge=1)
+    noise: float = Field(0.0, ge=0)
+    spread: float = Field(0.0, ge=0)

@@ -1,0 +1,238 @@
+"""What happened: a folder of columns and facts, readable at any moment of the run and after a crash."""
+
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import polars as pl
+from filelock import FileLock, Timeout
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+__all__ = ["Record", "RecordError", "Recorder"]
+
+ARRIVALS: dict[str, Any] = {
+    "time": pl.Float64,
+    "started": pl.Float64,
+    "worker": pl.Int32,
+    "index": pl.Int64,
+    "version": pl.Int64,
+    "staleness": pl.Int64,
+    "gap": pl.Float64,
+    "loss": pl.Float64,
+    "gradient_norm": pl.Float64,
+    "weight_norm": pl.Float64,
+    "decision": pl.Enum(["applied", "held", "dropped", "cancelled"]),
+}
+FLUSH_SECONDS = 1.0  # what a killed run may lose
+
+
+class RecordError(RuntimeError):
+    """A folder that cannot be read or written as a record."""
+
+
+class Record:
+    """A run's folder. Tables are polars, weights are tensors by name."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not (self.path / "experiment.toml").is_file():
+            raise RecordError(f"{self.path} holds no run: there is no experiment.toml in it")
+
+    def __repr__(self) -> str:
+        return f"Record({str(self.path)!r})"
+
+    @property
+    def text(self) -> str:
+        """The experiment as it was run, as TOML."""
+        return (self.path / "experiment.toml").read_text()
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return self._json("environment.json")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self._json("summary.json")
+
+    @property
+    def curve(self) -> pl.DataFrame:
+        """One row per evaluation."""
+        file = self.path / "curve.parquet"
+        return pl.read_parquet(file) if file.is_file() else pl.DataFrame()
+
+    @property
+    def arrivals(self) -> pl.DataFrame:
+        """One row per arrival and per cancelled job."""
+        file = self.path / "arrivals.parquet"
+        parts = [file] if file.is_file() else sorted((self.path / "arrivals.parts").glob("*.parquet"))
+        return (
+            pl.concat([pl.read_parquet(part) for part in parts]) if parts else pl.DataFrame(schema=ARRIVALS)
+        )
+
+    def weights(self) -> dict[str, Tensor]:
+        """The final model: what `module.load_state_dict` takes."""
+        weights: dict[str, Tensor] = load_file(self.path / "weights.safetensors")
+        return weights
+
+    def snapshots(self) -> dict[str, Tensor]:
+        """Flat weights along the run: `weights` (a row each), `buffers`, `updates`, `seconds`."""
+        snapshots: dict[str, Tensor] = load_file(self.path / "snapshots.safetensors")
+        return snapshots
+
+    def time_to(self, accuracy: float) -> float | None:
+        """Seconds until the test accuracy (percent) was first seen this high."""
+        if "test_accuracy" not in self.curve.columns:
+            return None
+        reached = self.curve.filter(pl.col("test_accuracy") >= accuracy)
+        return float(reached["seconds"][0]) if len(reached) else None
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            facts: dict[str, Any] = json.loads((self.path / name).read_text())
+        except (OSError, json.JSONDecodeError) as error:
+            raise RecordError(f"{self.path / name} cannot be read: {error}") from None
+        return facts
+
+
+class Recorder:
+    """Writes a record while it happens; every file is whole or absent."""
+
+    def __init__(self, folder: Path, text: str, command: list[str]) -> None:
+        self.path = folder
+        self._rows: dict[str, list[Any]] = {column: [] for column in ARRIVALS}
+        self._curve: list[dict[str, Any]] = []
+        self._parts, self._flushed = 0, time.monotonic()
+        self._text, self._command = text, command
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(self.path / ".lock")
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise RecordError(
+                f"{self.path} is being written by another process: wait for it, or use another --out"
+            ) from None
+        except OSError as error:
+            raise RecordError(
+                f"{self.path} cannot be written ({error.strerror}): choose another folder with --out"
+            ) from None
+        self._clear()
+        write_text(self.path / "environment.json", json.dumps(environment(self._command), indent=1))
+        self.summary({"status": "running"})
+        write_text(self.path / "experiment.toml", self._text)  # last: from now on the folder is a record
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.flush()
+        if kind is not None:
+            status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
+            facts = Record(self.path).summary
+            self.summary(facts | {"status": status, "error": f"{kind.__name__}: {error}"})
+        self._lock.release()
+
+    def arrival(self, **row: Any) -> None:
+        for column, values in self._rows.items():
+            values.append(row[column])
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
+
+    def evaluation(self, row: Mapping[str, Any]) -> None:
+        self._curve.append(dict(row))
+        write_parquet(pl.DataFrame(self._curve, infer_schema_length=None), self.path / "curve.parquet")
+
+    def summary(self, facts: Mapping[str, Any]) -> None:
+        write_text(self.path / "summary.json", json.dumps(jsonable(facts), indent=1, allow_nan=False))
+
+    def tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
+        temporary = self.path / f".{name}"
+        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, temporary)
+        temporary.replace(self.path / name)
+
+    def flush(self) -> None:
+        """Put the arrivals so far on disk, as a part that later ones do not touch."""
+        self._flushed = time.monotonic()
+        if not self._rows["time"]:
+            return
+        folder = self.path / "arrivals.parts"
+        folder.mkdir(exist_ok=True)
+        write_parquet(pl.DataFrame(self._rows, schema=ARRIVALS), folder / f"{self._parts:06d}.parquet")
+        self._parts += 1
+        self._rows = {column: [] for column in ARRIVALS}
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """The arrivals as one file, and the last word."""
+        self.flush()
+        write_parquet(Record(self.path).arrivals, self.path / "arrivals.parquet")
+        shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
+        self.summary(facts)
+
+    def _clear(self) -> None:
+        """What an earlier try left here goes; nothing else does."""
+        names = ("experiment.toml", "environment.json", "summary.json", "curve.parquet", "arrivals.parquet")
+        for name in (*names, "weights.safetensors", "snapshots.safetensors"):
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def write_parquet(table: pl.DataFrame, path: Path) -> None:
+    temporary = path.with_name(f".{path.name}")
+    table.write_parquet(temporary)
+    temporary.replace(path)
+
+
+def jsonable(value: Any) -> Any:
+    """JSON has no nan and no infinity: they become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    return value
+
+
+def environment(command: list[str]) -> dict[str, Any]:
+    """What one needs to know to run it again elsewhere."""
+    packages = ("straggler", "torch", "numpy", "polars", "scikit-learn")
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "python": sys.version.split()[0],
+        "versions": {name: version(name) for name in packages},
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "git": git_commit(),
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of the folder one stands in, with a + if there are changes."""
+    try:
+        told = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return told.stdout.strip() or None
