@@ -2,13 +2,18 @@
 
 import ast
 import difflib
+import keyword
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-__all__ = ["Entry", "explain", "parse", "suggestion"]
+__all__ = ["Entry", "InputError", "explain", "parse", "suggestion"]
+
+
+class InputError(ValueError):
+    """Something the user gave cannot be used; the message has the value, the rule and the remedy."""
 
 
 class Entry(BaseModel):
@@ -78,7 +83,7 @@ def split_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
         raise ValueError(f"{text!r}: write `name` or `name(key=value, …)`")
     try:
         call = ast.parse(f"f({match[2] or ''})", mode="eval").body
-        if not isinstance(call, ast.Call) or any(keyword.arg is None for keyword in call.keywords):
+        if not isinstance(call, ast.Call) or any(k.arg is None for k in call.keywords):
             raise ValueError
         positional = [value_of(node) for node in call.args]
         return match[1], positional, {str(k.arg): value_of(k.value) for k in call.keywords}
@@ -87,11 +92,13 @@ def split_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
         raise ValueError(message) from None
 
 
+WORDS = {"true": True, "false": False, "none": None, "inf": float("inf")}  # as TOML writes them
+
+
 def value_of(node: ast.expr) -> Any:
-    """A literal, or a bare word as text (`aggregate=sum`); true and false as TOML writes them."""
-    words = {"true": True, "false": False, "none": None, "inf": float("inf")}
+    """A literal, or a bare word as text (`aggregate=sum`)."""
     if isinstance(node, ast.Name):
-        return words.get(node.id, node.id)
+        return WORDS.get(node.id, node.id)
     if isinstance(node, ast.List | ast.Tuple):
         return [value_of(item) for item in node.elts]
     return ast.literal_eval(node)
@@ -102,7 +109,8 @@ def written(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(written(item) for item in value)}]"
     if isinstance(value, str):
-        return value if value.isidentifier() else repr(value)
+        bare = value.isidentifier() and value not in WORDS and not keyword.iskeyword(value)
+        return value if bare else repr(value)
     return str(value) if isinstance(value, Entry) else repr(value)
 
 

@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from straggler.catalogue import parse, suggestion
+from straggler.catalogue import InputError, parse, suggestion
 from straggler.core import Correction, Optimizer, Policy, Server
 from straggler.corrections import CORRECTIONS
 from straggler.data.datasets import DATASETS
@@ -33,16 +33,15 @@ from straggler.data.given import GivenData, GivenModel
 from straggler.data.models import MODELS
 from straggler.data.partitions import PARTITIONS, Partition
 from straggler.delays import DELAYS, Durations, Law
-from straggler.engines.compute import Compute, Pool
-from straggler.engines.simulator import Simulator
 from straggler.methods import METHODS
-from straggler.observe import Observer, Progress, weights_sha256
+from straggler.observe import Progress, Watch
 from straggler.optimizers import OPTIMIZERS, LearningRate
 from straggler.policies import POLICIES
-from straggler.problem import Loss, Problem, Quadratic, Quadratics, Supervised, one_thread
+from straggler.problem import Loss, Problem, Quadratic, Quadratics, Supervised
 from straggler.randomness import rng
 from straggler.record import Record, Recorder, RecordError
-from straggler.train import Budget, train
+from straggler.run import run
+from straggler.train import Budget
 
 __all__ = ["Experiment"]
 
@@ -285,49 +284,22 @@ class Experiment(BaseModel):
         if not force and (finished := existing(folder)) is not None:
             return finished
         started = time.monotonic()
-        problem = self.problem(data, report)
-        with Recorder(folder, self.to_toml(), sys.argv) as recorder, one_thread():
-            cores = jobs or os.cpu_count() or 1
-            compute = Pool(problem, cores) if cores > 1 else Compute(problem)
-            try:
-                self._run(problem, compute, recorder, started, progress)
-            finally:
-                compute.close()
+        try:
+            problem = self.problem(data, report)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        with Recorder(folder, self.to_toml(), sys.argv) as recorder:
+            run(
+                self.server(problem),
+                problem,
+                Durations(self.compute, self.delay, self.workers, self.seed),
+                self.budget(problem),
+                recorder,
+                Watch(self.eval_every, self.train_metrics, self.snapshots, progress),
+                jobs or os.cpu_count() or 1,
+                {"id": self.id, "started": started},
+            )
         return Record(folder)
-
-    def _run(
-        self,
-        problem: Problem,
-        compute: Compute,
-        recorder: Recorder,
-        started: float,
-        progress: Callable[[Progress], None] | None,
-    ) -> None:
-        server, budget = self.server(problem), self.budget(problem)
-        engine = Simulator(compute, Durations(self.compute, self.delay, self.workers, self.seed))
-        observer = Observer(
-            server, compute, budget, recorder, self.eval_every, self.train_metrics, self.snapshots, progress
-        )
-        begun = time.monotonic()
-        end = train(server, engine, budget, observer)
-        train_seconds = time.monotonic() - begun - observer.measuring
-        facts = observer.final()
-        if progress is not None:
-            progress(observer.now())
-        recorder.tensors("weights.safetensors", problem.named(server.x, server.buffers))
-        recorder.finish(
-            {"id": self.id, "status": "diverged" if end else "finished", "error": str(end) if end else None}
-            | facts
-            | counts(server)
-            | {
-                "seconds": observer.seconds,
-                "host_seconds": time.monotonic() - started,
-                "train_seconds": train_seconds,
-                "converged": end is None and observer.converged(facts["test_accuracy"]),
-                "weights_sha256": weights_sha256(server.x, server.buffers),
-                "record": str(recorder.path),
-            }
-        )
 
 
 def existing(folder: Path) -> Record | None:
@@ -337,20 +309,3 @@ def existing(folder: Path) -> Record | None:
         return record if record.summary["status"] in ("finished", "diverged") else None
     except (RecordError, KeyError):
         return None
-
-
-def counts(server: Server) -> dict[str, Any]:
-    """The ledger and what else the server counted."""
-    ledger = server.ledger
-    return {
-        "updates": server.k,
-        "gradients": server.gradients,
-        "dispatched": ledger.dispatched,
-        "applied": ledger.applied,
-        "dropped": ledger.dropped,
-        "cancelled": ledger.cancelled,
-        "in_flight": server.in_flight,
-        "epochs": server.epochs,
-        "mean_staleness": server.staleness_sum / max(1, ledger.applied),
-        "max_staleness": server.staleness_max,
-    }

@@ -19,10 +19,11 @@ from straggler.problem import Split
 from straggler.record import Recorder
 from straggler.train import Budget
 
-__all__ = ["Observer", "Progress", "weights_sha256"]
+__all__ = ["Observer", "Progress", "Watch", "weights_sha256"]
 
 CHANCE_MARGIN = 2.0  # points above chance that count as having learnt something
 PROGRESS_SECONDS = 0.1
+RECENT = 0.02  # weight of the latest loss in the running mean that is shown
 
 
 @dataclass(frozen=True)
@@ -37,30 +38,31 @@ class Progress:
     accuracy: float | None  # at the last evaluation, percent
 
 
+@dataclass(frozen=True)
+class Watch:
+    """What is to be seen of a run."""
+
+    eval_every: float = 0.0  # epochs; 0: only at the end
+    train_metrics: bool = False  # the training set at every evaluation
+    snapshots: int = 0  # weights kept, after the first ones
+    progress: Callable[[Progress], None] | None = None
+
+
 class Observer:
     """Called after every arrival."""
 
     def __init__(
-        self,
-        server: Server,
-        compute: Compute,
-        budget: Budget,
-        recorder: Recorder,
-        eval_every: float = 0.0,
-        train_metrics: bool = False,
-        snapshots: int = 0,
-        progress: Callable[[Progress], None] | None = None,
+        self, server: Server, compute: Compute, budget: Budget, recorder: Recorder, watch: Watch
     ) -> None:
         self.server, self.compute, self.budget, self.recorder = server, compute, budget, recorder
-        self.eval_every, self.train_metrics, self.snapshots = eval_every, train_metrics, snapshots
-        self.progress = progress
+        self.watch = watch
         self.seconds, self.measuring = 0.0, 0.0  # the run's clock; host seconds spent on measuring
         self._losses: list[float] = []
         self._last: dict[str, Any] = {}  # the latest row of the curve
         self._predictions: dict[Split, NDArray[np.int64]] = {}
         self._recent_loss = math.nan
         self._accuracy: float | None = None
-        self._next_evaluation = eval_every or math.inf
+        self._next_evaluation = watch.eval_every or math.inf
         self._kept: list[tuple[Tensor, Tensor, int, float]] = []
         self._shown = 0.0
         self._snapshot()
@@ -69,31 +71,28 @@ class Observer:
         self.seconds = arrival.time
         self._write(arrival, decision, before)
         if self.server.epochs >= self._next_evaluation:
-            self._next_evaluation = (self.server.epochs // self.eval_every + 1) * self.eval_every
+            self._next_evaluation = (self.server.epochs // self.watch.eval_every + 1) * self.watch.eval_every
             self.measure()
-        if self.snapshots and self.budget.spent(self.server, self.seconds) * self.snapshots >= len(
-            self._kept
-        ):
+        if self.watch.snapshots and self._spent() * self.watch.snapshots >= len(self._kept):
             self._snapshot()
-        if self.progress is not None and time.monotonic() - self._shown > PROGRESS_SECONDS:
+        if self.watch.progress is not None and time.monotonic() - self._shown > PROGRESS_SECONDS:
             self._shown = time.monotonic()
-            self.progress(self.now())
+            self.watch.progress(self.now())
 
     def now(self) -> Progress:
         server = self.server
         staleness = server.staleness_sum / max(1, server.ledger.applied)
-        spent = self.budget.spent(server, self.seconds)
-        return Progress(spent, self.seconds, server.k, self._recent_loss, staleness, self._accuracy)
+        return Progress(self._spent(), self.seconds, server.k, self._recent_loss, staleness, self._accuracy)
+
+    def _spent(self) -> float:
+        return self.budget.spent(self.server, self.seconds)
 
     def _write(self, arrival: Arrival, decision: Decision, before: Tensor) -> None:
         job, gradient = arrival.job, arrival.seen
         if gradient is not None:
             self._losses.append(gradient.loss)
-            self._recent_loss = (
-                gradient.loss
-                if math.isnan(self._recent_loss)
-                else 0.98 * self._recent_loss + 0.02 * gradient.loss
-            )
+            before_loss = gradient.loss if math.isnan(self._recent_loss) else self._recent_loss
+            self._recent_loss = before_loss + RECENT * (gradient.loss - before_loss)
         self.recorder.arrival(
             time=arrival.time,
             started=arrival.started,
@@ -135,7 +134,7 @@ class Observer:
             "batch_loss": float(np.mean(self._losses)) if self._losses else None,
         }
         splits: tuple[Split, ...] = (
-            ("test", "validation", "train") if self.train_metrics else ("test", "validation")
+            ("test", "validation", "train") if self.watch.train_metrics else ("test", "validation")
         )
         for split in splits:
             row |= self._evaluate(split)
@@ -160,6 +159,8 @@ class Observer:
 
     def final(self) -> dict[str, Any]:
         """The last word on the model: every split, class by class."""
+        if len(self._kept) <= self.watch.snapshots:  # a budget of seconds ends between two arrivals
+            self._snapshot()
         last = self._last if self._last.get("gradients") == self.server.gradients else self.measure()
         facts: dict[str, Any] = {"train_accuracy": None, "test_accuracy": None}
         facts |= {key: value for key, value in last.items() if key.endswith(("_accuracy", "_loss"))}
@@ -187,7 +188,7 @@ class Observer:
         return {"classes": table, "confusion": confusion_matrix(labels, found, labels=numbers).tolist()}
 
     def _snapshot(self) -> None:
-        if not self.snapshots:
+        if not self.watch.snapshots:
             return
         self._kept.append((self.server.x, self.server.buffers, self.server.k, self.seconds))
         x, buffers, updates, seconds = zip(*self._kept, strict=True)

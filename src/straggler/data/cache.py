@@ -75,12 +75,17 @@ def open_or_fetch(
             return open_arrays(published, place)
         except DataError as error:
             if isinstance(source, Named) and not isinstance(error, Absent):
-                raise DataError(f"{error}; replace the file, or leave out --data to fetch it") from None
+                raise DataError(f"{error}; {mend(published)}") from None
             reasons.append(f"{source}: {error}")
             report(reasons[-1])
         except OSError as error:
             raise DataError(unwritable(error)) from None
     raise DataError(no_source(published, reasons))
+
+
+def mend(published: Published) -> str:
+    other = f"name a folder with its files in a subfolder {published.name}"
+    return f"replace the file, {other}, or leave out --data to fetch {published.name}"
 
 
 def unwritable(error: OSError) -> str:

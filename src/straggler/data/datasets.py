@@ -85,8 +85,8 @@ class Images(DataSet):
     def load(self, folder: Path | None = None, report: Report = log.info) -> Data:
         """The data from the cache, the folder (else STRAGGLER_DATA) or the first source that has them."""
         if folder is None and (named := os.environ.get("STRAGGLER_DATA")):
-            folder = Path(named).expanduser()
-        arrays = obtain(self.published, self.sources, folder, report)
+            folder = Path(named)
+        arrays = obtain(self.published, self.sources, folder.expanduser() if folder else None, report)
         return Data(
             inputs=arrays["train-images"],
             labels=arrays["train-labels"].astype(np.int64),

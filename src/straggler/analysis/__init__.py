@@ -1,0 +1,1 @@
+"""What records say: tables and figures. Reads records only; never runs anything."""

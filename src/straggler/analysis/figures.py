@@ -1,0 +1,94 @@
+"""Records as matplotlib figures: PDF, SVG or PNG, by the name of the file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from straggler.record import Record
+
+__all__ = ["COLOURS", "comparison_figure"]
+
+# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+STYLES = ("-", "--", "-.", ":")
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+}
+
+
+def comparison_figure(records: Mapping[str, Record], target: float, path: Path) -> Path:
+    """Accuracy over time, staleness, and the first seconds of every worker."""
+    with mpl.rc_context(STYLE):
+        height = 3.2 + 1.7 * len(records)
+        figure = Figure(figsize=(9, height), layout="constrained")
+        rows: Any = figure.subfigures(1 + len(records), 1, height_ratios=[3.2] + [1.7] * len(records))
+        accuracy, staleness = rows[0].subplots(1, 2, width_ratios=[2, 1])
+        draw_accuracy(accuracy, records, target)
+        draw_staleness(staleness, records)
+        for row, (name, record) in zip(rows[1:], records.items(), strict=True):
+            draw_timeline(row.subplots(), name, record)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    return path
+
+
+def draw_accuracy(axes: Axes, records: Mapping[str, Record], target: float) -> None:
+    for position, (name, record) in enumerate(records.items()):
+        curve = record.curve
+        style: dict[str, Any] = {"color": COLOURS[position], "linestyle": STYLES[position % len(STYLES)]}
+        axes.plot(curve["seconds"], curve["test_accuracy"], label=name, linewidth=1.8, **style)
+    axes.axhline(target, color="0.4", linewidth=0.8, linestyle=":")
+    axes.text(0, target, f" {target:g} %", va="bottom", color="0.3")
+    axes.set(xlabel="virtual time (s)", ylabel="test accuracy (%)", title="Accuracy over time")
+    axes.legend(loc="lower right", frameon=False)
+
+
+def draw_staleness(axes: Axes, records: Mapping[str, Record]) -> None:
+    """The share of arrivals at each staleness, side by side."""
+    width = 0.8 / len(records)
+    for position, (name, record) in enumerate(records.items()):
+        used = record.arrivals.filter(pl.col("decision") != "cancelled")["staleness"]
+        shares = used.value_counts(normalize=True).sort("staleness")
+        axes.bar(
+            shares["staleness"] + position * width,
+            100 * shares["proportion"],
+            width,
+            color=COLOURS[position],
+            label=name,
+        )
+    axes.set(xlabel="staleness (updates)", ylabel="share of gradients (%)", title="Staleness")
+
+
+def draw_timeline(axes: Axes, name: str, record: Record, jobs: int = 6) -> None:
+    """Each worker's first jobs as bars; white is waiting."""
+    arrivals = record.arrivals.filter(pl.col("decision") != "cancelled")
+    slowest = arrivals.select((pl.col("time") - pl.col("started")).max()).item()
+    seen = arrivals.filter(pl.col("started") < jobs * slowest / 2)
+    for worker, started, time in seen.select("worker", "started", "time").iter_rows():
+        axes.barh(
+            worker,
+            time - started,
+            left=started,
+            height=0.75,
+            color=COLOURS[worker % 2 * 5],
+            edgecolor="white",
+            linewidth=0.6,
+        )
+    axes.set(
+        xlabel="virtual time (s)",
+        ylabel="worker",
+        title=f"Who computes when: {name}",
+        xlim=(0, jobs * slowest / 2),
+    )
+    axes.set_yticks(sorted(seen["worker"].unique()))
+    axes.grid(visible=False)
+    axes.invert_yaxis()

@@ -1,0 +1,117 @@
+"""Records as tables for the terminal."""
+
+from collections.abc import Mapping
+
+import polars as pl
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from straggler.record import Record
+
+__all__ = ["comparison", "description", "listing", "number"]
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+def number(value: object, digits: int = 2, unit: str = "") -> str:
+    """A number as people read it; a dash where there is none."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}{unit}"
+    return f"{value:,.{digits}f}{unit}" if isinstance(value, float) else str(value)
+
+
+def listing(title: str, columns: list[str], rows: list[list[str]]) -> Table:
+    """A plain table: one line of heads, then the rows."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for position, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=position == 0)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def comparison(records: Mapping[str, Record], target: float) -> Table:
+    """Runs side by side: how good, how soon, how stale."""
+    columns = ["", "test accuracy", f"time to {target:g} %", "updates", "gradients", "mean staleness", "time"]
+    rows = []
+    for name, record in records.items():
+        facts = record.summary
+        accuracy = number(facts["test_accuracy"], unit=" %") if facts["converged"] else "NC"
+        rows.append(
+            [
+                name,
+                accuracy,
+                number(record.time_to(target), 0, " s"),
+                number(facts["updates"]),
+                number(facts["gradients"]),
+                number(facts["mean_staleness"]),
+                number(facts["seconds"], 0, " s"),
+            ]
+        )
+    table = listing("", columns, rows)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
+def description(record: Record) -> Group:
+    """One run: what it was, what came out, how it got there."""
+    facts = record.summary
+    parts: list[Table | Text] = [Text(f"run {record.path.name}: {facts['status']}", style="bold")]
+    if facts.get("error"):
+        parts.append(Text(str(facts["error"]), style="red"))
+    parts.append(Text("\n" + record.text.rstrip()))
+    parts.append(listing("\nsummary", ["", ""], [[key, number(value, 4)] for key, value in plain(facts)]))
+    if len(record.curve):
+        parts.append(curve_table(record.curve))
+    if len(record.arrivals):
+        parts.append(Text("\nstaleness (share of arrivals)", style="bold"))
+        parts.append(staleness_bars(record.arrivals))
+    if "classes" in facts:
+        parts.append(class_table(facts["classes"]))
+    return Group(*parts)
+
+
+def plain(facts: Mapping[str, object]) -> list[tuple[str, object]]:
+    """The single values of a summary."""
+    return [
+        (key, value)
+        for key, value in facts.items()
+        if not isinstance(value, dict | list) and value is not None
+    ]
+
+
+def curve_table(curve: pl.DataFrame) -> Table:
+    shown = curve.select(pl.exclude("lr"))
+    rows = [[number(value, 3) for value in row] for row in shown.iter_rows()]
+    if len(rows) > 20:  # enough to see the shape
+        rows = [
+            row for position, row in enumerate(rows) if position % (len(rows) // 15) == 0 or row is rows[-1]
+        ]
+    return listing("\ncurve", [name.replace("_", " ") for name in shown.columns], rows)
+
+
+def staleness_bars(arrivals: pl.DataFrame) -> Text:
+    """A histogram on one line, 0 to the largest."""
+    staleness = arrivals.filter(pl.col("decision") != "cancelled")["staleness"]
+    most = int(staleness.max() or 0)  # type: ignore[arg-type]
+    width = max(1, -(-(most + 1) // 60))
+    counts = (staleness // width).value_counts().sort("staleness")
+    shares = dict(counts.iter_rows())
+    peak = max(shares.values())
+    bars = "".join(BARS[-(-8 * shares.get(bin_, 0) // peak)] for bin_ in range(most // width + 1))
+    return Text(f"0 {bars} {most}   mean {number(staleness.mean())}")
+
+
+def class_table(classes: Mapping[str, Mapping[str, float]]) -> Table:
+    rows = [
+        [name, *(number(100 * scores[key], 1) for key in ("precision", "recall", "f1"))]
+        for name, scores in classes.items()
+    ]
+    return listing("\nby class (%)", ["class", "precision", "recall", "F1"], rows)

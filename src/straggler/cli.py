@@ -1,0 +1,303 @@
+"""The command line: a thin layer over Experiment and Record."""
+
+import json
+import sys
+import tomllib
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.markup import escape
+
+from straggler.analysis.tables import description, listing, number
+from straggler.catalogue import InputError, explain, suggestion
+from straggler.corrections import CORRECTIONS
+from straggler.data.datasets import DATASETS, DataError, status
+from straggler.data.models import MODELS
+from straggler.data.partitions import PARTITIONS
+from straggler.delays import DELAYS
+from straggler.experiment import Experiment
+from straggler.methods import METHODS
+from straggler.optimizers import OPTIMIZERS, schedulers
+from straggler.policies import POLICIES
+from straggler.problem import Quadratics
+from straggler.progress import Bar
+from straggler.record import Record, RecordError
+
+__all__ = ["app", "main"]
+
+CATALOGUES: dict[str, Mapping[str, Any]] = {
+    "methods": METHODS,
+    "policies": POLICIES,
+    "corrections": CORRECTIONS,
+    "optimizers": OPTIMIZERS,
+    "schedules": schedulers(),
+    "delays": DELAYS,
+    "partitions": PARTITIONS,
+    "models": MODELS,
+    "datasets": DATASETS | {Quadratics.name: Quadratics},
+}
+
+app = typer.Typer(
+    help="What happens to SGD when workers are not equally fast.\n\n"
+    "Try: [bold]straggler run --dataset digits --workers 8 --delay 'constant(4, workers=[0])'[/bold]",
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+
+WHAT, HOW, WHO, LONG, SEEN = "What is trained", "How", "By whom", "How long", "What is kept and shown"
+
+
+@app.command(rich_help_panel="Train")
+def run(
+    dataset: Annotated[
+        str | None, typer.Option(rich_help_panel=WHAT, help="`straggler list datasets`")
+    ] = None,
+    model: Annotated[str | None, typer.Option(rich_help_panel=WHAT, help="`straggler list models`")] = None,
+    validation: Annotated[
+        float | None, typer.Option(rich_help_panel=WHAT, help="Part of the training set kept apart.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=HOW,
+            help="A policy, correction and optimizer by a paper's name: `straggler list methods`",
+        ),
+    ] = None,
+    policy: Annotated[str | None, typer.Option(rich_help_panel=HOW, help="When the server steps.")] = None,
+    correction: Annotated[
+        str | None, typer.Option(rich_help_panel=HOW, help="What is done to a stale gradient.")
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=HOW, help="Any torch.optim class, such as 'adam(betas=[0.9, 0.99])'."),
+    ] = None,
+    lr: Annotated[float | None, typer.Option(rich_help_panel=HOW, help="Learning rate.")] = None,
+    momentum: Annotated[float | None, typer.Option(rich_help_panel=HOW)] = None,
+    nesterov: Annotated[bool | None, typer.Option("--nesterov/--no-nesterov", rich_help_panel=HOW)] = None,
+    weight_decay: Annotated[float | None, typer.Option(rich_help_panel=HOW)] = None,
+    schedule: Annotated[
+        str | None, typer.Option(rich_help_panel=HOW, help="Any torch.optim.lr_scheduler, per epoch.")
+    ] = None,
+    warmup: Annotated[
+        float | None, typer.Option(rich_help_panel=HOW, help="Epochs of linear warm-up from lr/workers.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(rich_help_panel=WHO)] = None,
+    batch_size: Annotated[int | None, typer.Option(rich_help_panel=WHO, help="Per worker.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(rich_help_panel=WHO, help="Who has which data: `straggler list partitions`")
+    ] = None,
+    compute: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=WHO, help="Seconds a gradient takes: `straggler list delays`"),
+    ] = None,
+    delay: Annotated[
+        list[str] | None, typer.Option(rich_help_panel=WHO, help="Seconds on top; may be repeated.")
+    ] = None,
+    epochs: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=LONG, help="Samples of all workers ÷ size of the training set."),
+    ] = None,
+    updates: Annotated[int | None, typer.Option(rich_help_panel=LONG, help="Server steps.")] = None,
+    gradients: Annotated[int | None, typer.Option(rich_help_panel=LONG)] = None,
+    seconds: Annotated[float | None, typer.Option(rich_help_panel=LONG, help="Virtual time.")] = None,
+    stop: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=LONG, help="all: together; each: every worker after its own share."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(rich_help_panel=HOW)] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            rich_help_panel=LONG,
+            help="Processes that compute; all cores by default. Changes no result.",
+        ),
+    ] = None,
+    eval_every: Annotated[
+        float | None, typer.Option(rich_help_panel=SEEN, help="Epochs; 0 = only at the end.")
+    ] = None,
+    train_metrics: Annotated[
+        bool | None,
+        typer.Option(
+            "--train-metrics", rich_help_panel=SEEN, help="The training set at every evaluation too."
+        ),
+    ] = None,
+    snapshots: Annotated[
+        int | None, typer.Option(rich_help_panel=SEEN, help="Weights kept along the run.")
+    ] = None,
+    out_folder: Annotated[Path, typer.Option("--out", rich_help_panel=SEEN, help="Where records go.")] = Path(
+        "runs"
+    ),
+    data: Annotated[
+        Path | None, typer.Option(rich_help_panel=WHAT, help="A folder with the data files.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(rich_help_panel=SEEN, help="A TOML file with any of these keys.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", rich_help_panel=SEEN, help="Any key of an experiment."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", rich_help_panel=SEEN, help="Run it again though its record exists.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", rich_help_panel=SEEN, help="The summary as one line of JSON, last.")
+    ] = False,
+) -> None:
+    """Train and record one experiment."""
+    flags = {key: value for key, value in locals().items() if key in Experiment.model_fields}
+    settings = (read_config(config) if config else {}) | read_pairs(set_ or [])
+    experiment = Experiment(**settings | {key: value for key, value in flags.items() if value is not None})
+    with Bar(err, f"{experiment.policy} × {experiment.workers}") as bar:
+        record = experiment.run(out_folder, jobs, force, data, bar.update, bar.say)
+    if as_json:
+        print(json.dumps(record.summary))
+    else:
+        show_result(record)
+
+
+def show_result(record: Record) -> None:
+    facts = record.summary
+    keys = (
+        "test_accuracy",
+        "train_accuracy",
+        "test_loss",
+        "updates",
+        "epochs",
+        "mean_staleness",
+        "seconds",
+        "host_seconds",
+    )
+    rows = [[key.replace("_", " "), number(facts[key], 4)] for key in keys]
+    out.print(listing(f"run {facts['id']}: {facts['status']}", ["", ""], rows))
+    if not facts["converged"]:
+        out.print(f"[red]NC: no convergence[/red] {escape(facts['error'] or '(accuracy near chance)')}")
+    out.print(f"record in {record.path}; see it with: straggler show {record.path}", soft_wrap=True)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"--config {path}: {error}; give a TOML file that can be read") from None
+
+
+def read_pairs(pairs: list[str]) -> dict[str, Any]:
+    """`key=value` as TOML would read it, or as text."""
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"--set {pair!r}: write key=value")
+        try:
+            settings[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[key.strip()] = value
+    return settings
+
+
+@app.command("list", rich_help_panel="Look")
+def list_(what: Annotated[str | None, typer.Argument(help=", ".join(CATALOGUES))] = None) -> None:
+    """Show what there is to choose from, with settings and defaults."""
+    if what is not None and what not in CATALOGUES:
+        raise InputError(f"nothing to list under {what!r}; {suggestion(what, CATALOGUES)}")
+    for name in [what] if what else CATALOGUES:
+        out.print(catalogue_table(name))
+
+
+def catalogue_table(name: str) -> Any:
+    entries = CATALOGUES[name]
+    if name == "methods":
+        rows = [
+            [key, f"{m.policy} × {m.correction} × {m.optimizer}", m.summary, m.citation]
+            for key, m in METHODS.items()
+        ]
+        return listing(name, ["method", "policy × correction × optimizer", "", "paper"], rows)
+    if name == "schedules":
+        rows = [[key, getattr(entry, "__name__", "")] for key, entry in entries.items()]
+        return listing(name, ["schedule", "torch.optim.lr_scheduler"], rows)
+    rows = [
+        [key, settings_text(entry), (entry.__doc__ or "").split("\n")[0]] for key, entry in entries.items()
+    ]
+    return listing(name, [name.removesuffix("s"), "settings", ""], rows)
+
+
+def settings_text(entry: Any) -> str:
+    fields = entry.model_fields.items()
+    return ", ".join(key if field.is_required() else f"{key}={field.get_default()}" for key, field in fields)
+
+
+@app.command(rich_help_panel="Look")
+def data(
+    names: Annotated[list[str] | None, typer.Argument(help="Fetch these if they are not there.")] = None,
+    folder: Annotated[Path | None, typer.Option("--data", help="A folder with the data files.")] = None,
+) -> None:
+    """Show which data sets are here and from where; fetch those that are named."""
+    for name in names or []:
+        if name not in DATASETS:
+            raise InputError(f"unknown data set {name!r}; {suggestion(name, DATASETS)}")
+        with Bar(err, name) as bar:
+            DATASETS[name]().load(folder, bar.say)
+    rows = [
+        [
+            row.name,
+            "yes" if row.present else "no",
+            f"{number(row.train)} + {number(row.test)}" if row.present else "–",
+            f"{row.size / 1e6:.1f} MB" if row.present else "–",
+            row.source or "–",
+            str(row.path or "–"),
+        ]
+        for row in (status(names) if names else status())
+    ]
+    out.print(listing("data sets", ["name", "here", "train + test", "size", "from", "in"], rows))
+
+
+@app.command(rich_help_panel="Look")
+def show(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The folder of a run, or the beginning of its id.")
+    ],
+    out_folder: Annotated[Path, typer.Option("--out", help="Where records are.")] = Path("runs"),
+) -> None:
+    """Show one run: experiment, summary, curve, staleness, classes."""
+    out.print(description(find(run, out_folder)))
+
+
+def find(run: str, folder: Path) -> Record:
+    if Path(run).is_dir():
+        return Record(run)
+    matches = [path for path in folder.glob(f"{run}*") if path.is_dir()]
+    if len(matches) != 1:
+        raise InputError(
+            f"{run!r} names {len(matches)} runs in {folder}; give a folder, or more of the id, or --out"
+        )
+    return Record(matches[0])
+
+
+def main() -> None:
+    """Exit codes: 0; 2 wrong input; 1 a failed run; 130 Ctrl-C."""
+    try:
+        app()
+    except ValidationError as error:
+        complain(explain(error, Experiment.model_fields), code=2)
+    except (InputError, DataError, RecordError) as error:
+        complain(str(error), code=2)
+    except KeyboardInterrupt:
+        complain("interrupted; what happened so far is in the record", code=130)
+    except Exception as error:
+        traceback.print_exc()
+        complain(f"the run failed: {error}", code=1)
+
+
+def complain(message: str, code: int) -> None:
+    err.print(f"[red bold]error:[/red bold] {escape(message)}", soft_wrap=True)
+    sys.exit(code)
