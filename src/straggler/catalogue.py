@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
-__all__ = ["Entry", "InputError", "explain", "parse", "suggestion"]
+__all__ = ["Entry", "InputError", "explain", "parse", "split_call", "suggestion", "written"]
 
 
 class InputError(ValueError):
@@ -73,7 +74,7 @@ def build(entry: type[E], positional: list[Any], settings: dict[str, Any]) -> E:
     try:
         return entry(**settings)
     except ValidationError as error:
-        raise ValueError(f"{entry.name}: {explain(error, keys)}") from None
+        raise ValueError(f"{entry.name}: {explain(error, entry.model_fields)}") from None
 
 
 def split_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
@@ -83,13 +84,15 @@ def split_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
         raise ValueError(f"{text!r}: write `name` or `name(key=value, …)`")
     try:
         call = ast.parse(f"f({match[2] or ''})", mode="eval").body
-        if not isinstance(call, ast.Call) or any(k.arg is None for k in call.keywords):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise ValueError
-        positional = [value_of(node) for node in call.args]
-        return match[1], positional, {str(k.arg): value_of(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError):
-        message = f"{text!r}: between the parentheses write key=value with numbers, words or lists"
-        raise ValueError(message) from None
+        settings = {str(k.arg): value_of(k.value) for k in call.keywords}
+        if any(k.arg is None for k in call.keywords) or len(settings) < len(call.keywords):  # ** or twice
+            raise ValueError
+        return match[1], [value_of(node) for node in call.args], settings
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        rule = "between the parentheses write key=value, with numbers, words, 'quoted text' or lists"
+        raise ValueError(f"{text!r}: {rule}") from None
 
 
 WORDS = {"true": True, "false": False, "none": None, "inf": float("inf")}  # as TOML writes them
@@ -109,7 +112,9 @@ def written(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(written(item) for item in value)}]"
     if isinstance(value, str):
-        bare = value.isidentifier() and value not in WORDS and not keyword.iskeyword(value)
+        bare = (
+            value.isascii() and value.isidentifier() and value not in WORDS and not keyword.iskeyword(value)
+        )
         return value if bare else repr(value)
     return str(value) if isinstance(value, Entry) else repr(value)
 
@@ -121,18 +126,20 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return (f"did you mean {close[0]!r}? " if close else "") + f"known: {', '.join(names)}"
 
 
-def explain(error: ValidationError, known: Iterable[str] = ()) -> str:
-    """A validation error in one line: which key, what was given, what is wanted."""
-    return "; ".join(explain_one(dict(item), known) for item in error.errors())
+def explain(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
+    """A validation error in one line: which key, what was given, what is wanted, what would do."""
+    return "; ".join(explain_one(dict(item), fields) for item in error.errors())
 
 
-def explain_one(item: dict[str, Any], known: Iterable[str]) -> str:
+def explain_one(item: dict[str, Any], fields: Mapping[str, FieldInfo]) -> str:
     key = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        return f"unknown key {key!r}; {suggestion(key, known)}"
+        return f"unknown key {key!r}; {suggestion(key, fields)}"
     if item["type"] == "missing":
         return f"{key} is missing; write {key}=…"
     reason = item["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
     if item["type"] == "value_error":
         return f"{key}: {reason}" if key else reason
-    return f"{key}={item['input']!r}: {reason}"
+    default = fields[key].get_default() if key in fields and not fields[key].is_required() else None
+    remedy = "change it" if default is None else f"for example {key}={written(default)}"
+    return f"{key}={item['input']!r}: {reason}; {remedy}"

@@ -6,7 +6,7 @@ import tomllib
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from straggler.analysis.tables import description, listing, number
-from straggler.catalogue import InputError, explain, suggestion
+from straggler.catalogue import InputError, explain, suggestion, written
 from straggler.corrections import CORRECTIONS
 from straggler.data.datasets import DATASETS, DataError, status
 from straggler.data.models import MODELS
 from straggler.data.partitions import PARTITIONS
-from straggler.delays import DELAYS
+from straggler.delays import DELAYS, DurationError
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from straggler.optimizers import OPTIMIZERS, schedulers
@@ -80,16 +80,19 @@ def run(
         typer.Option(rich_help_panel=HOW, help="Any torch.optim class, such as 'adam(betas=[0.9, 0.99])'."),
     ] = None,
     lr: Annotated[float | None, typer.Option(rich_help_panel=HOW, help="Learning rate.")] = None,
-    momentum: Annotated[float | None, typer.Option(rich_help_panel=HOW)] = None,
-    nesterov: Annotated[bool | None, typer.Option("--nesterov/--no-nesterov", rich_help_panel=HOW)] = None,
-    weight_decay: Annotated[float | None, typer.Option(rich_help_panel=HOW)] = None,
+    momentum: Annotated[float | None, typer.Option(rich_help_panel=HOW, help="Of the optimizer.")] = None,
+    nesterov: Annotated[
+        bool | None,
+        typer.Option("--nesterov/--no-nesterov", rich_help_panel=HOW, help="Look ahead along the momentum."),
+    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(rich_help_panel=HOW, help="Of the optimizer.")] = None,
     schedule: Annotated[
         str | None, typer.Option(rich_help_panel=HOW, help="Any torch.optim.lr_scheduler, per epoch.")
     ] = None,
     warmup: Annotated[
         float | None, typer.Option(rich_help_panel=HOW, help="Epochs of linear warm-up from lr/workers.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(rich_help_panel=WHO)] = None,
+    workers: Annotated[int | None, typer.Option(rich_help_panel=WHO, help="How many.")] = None,
     batch_size: Annotated[int | None, typer.Option(rich_help_panel=WHO, help="Per worker.")] = None,
     partition: Annotated[
         str | None, typer.Option(rich_help_panel=WHO, help="Who has which data: `straggler list partitions`")
@@ -106,13 +109,17 @@ def run(
         typer.Option(rich_help_panel=LONG, help="Samples of all workers ÷ size of the training set."),
     ] = None,
     updates: Annotated[int | None, typer.Option(rich_help_panel=LONG, help="Server steps.")] = None,
-    gradients: Annotated[int | None, typer.Option(rich_help_panel=LONG)] = None,
+    gradients: Annotated[
+        int | None, typer.Option(rich_help_panel=LONG, help="Of all workers together.")
+    ] = None,
     seconds: Annotated[float | None, typer.Option(rich_help_panel=LONG, help="Virtual time.")] = None,
     stop: Annotated[
         str | None,
         typer.Option(rich_help_panel=LONG, help="all: together; each: every worker after its own share."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(rich_help_panel=HOW)] = None,
+    seed: Annotated[
+        int | None, typer.Option(rich_help_panel=HOW, help="Weights, batches, delays: all that is random.")
+    ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -157,10 +164,13 @@ def run(
     flags = {key: value for key, value in locals().items() if key in Experiment.model_fields}
     settings = (read_config(config) if config else {}) | read_pairs(set_ or [])
     experiment = Experiment(**settings | {key: value for key, value in flags.items() if value is not None})
-    with Bar(err, f"{experiment.policy} × {experiment.workers}") as bar:
-        record = experiment.run(out_folder, jobs, force, data, bar.update, bar.say)
+    try:
+        with Bar(err, f"{experiment.policy} × {experiment.workers}") as bar:
+            record = experiment.run(out_folder, jobs, force, data, bar.update, bar.say)
+    except KeyboardInterrupt:
+        complain(f"interrupted; what happened so far is in {out_folder / experiment.id}", code=130)
     if as_json:
-        print(json.dumps(record.summary))
+        print(json.dumps(record.summary | {"record": str(record.path)}))  # it may have moved since
     else:
         show_result(record)
 
@@ -223,17 +233,19 @@ def catalogue_table(name: str) -> Any:
         ]
         return listing(name, ["method", "policy × correction × optimizer", "", "paper"], rows)
     if name == "schedules":
-        rows = [[key, getattr(entry, "__name__", "")] for key, entry in entries.items()]
+        rows = [[key, entry.__name__.replace("<lambda>", "none")] for key, entry in entries.items()]
         return listing(name, ["schedule", "torch.optim.lr_scheduler"], rows)
     rows = [
         [key, settings_text(entry), (entry.__doc__ or "").split("\n")[0]] for key, entry in entries.items()
     ]
-    return listing(name, [name.removesuffix("s"), "settings", ""], rows)
+    return listing(name, ["name", "settings", ""], rows)
 
 
 def settings_text(entry: Any) -> str:
-    fields = entry.model_fields.items()
-    return ", ".join(key if field.is_required() else f"{key}={field.get_default()}" for key, field in fields)
+    return ", ".join(
+        key if field.is_required() else f"{key}={written(field.get_default())}"
+        for key, field in entry.model_fields.items()
+    )
 
 
 @app.command(rich_help_panel="Look")
@@ -250,11 +262,11 @@ def data(
     rows = [
         [
             row.name,
-            "yes" if row.present else "no",
+            ("yes" if row.checksum_ok else "damaged") if row.present else "no",
             f"{number(row.train)} + {number(row.test)}" if row.present else "–",
             f"{row.size / 1e6:.1f} MB" if row.present else "–",
             row.source or "–",
-            str(row.path or "–"),
+            str(row.path) if row.present and row.path else "–",
         ]
         for row in (status(names) if names else status())
     ]
@@ -275,7 +287,7 @@ def show(
 def find(run: str, folder: Path) -> Record:
     if Path(run).is_dir():
         return Record(run)
-    matches = [path for path in folder.glob(f"{run}*") if path.is_dir()]
+    matches = [path.parent for path in folder.glob("*/experiment.toml") if path.parent.name.startswith(run)]
     if len(matches) != 1:
         raise InputError(
             f"{run!r} names {len(matches)} runs in {folder}; give a folder, or more of the id, or --out"
@@ -291,13 +303,13 @@ def main() -> None:
         complain(explain(error, Experiment.model_fields), code=2)
     except (InputError, DataError, RecordError) as error:
         complain(str(error), code=2)
-    except KeyboardInterrupt:
-        complain("interrupted; what happened so far is in the record", code=130)
+    except DurationError as error:
+        complain(f"the run failed: {error}", code=1)
     except Exception as error:
         traceback.print_exc()
         complain(f"the run failed: {error}", code=1)
 
 
-def complain(message: str, code: int) -> None:
+def complain(message: str, code: int) -> NoReturn:
     err.print(f"[red bold]error:[/red bold] {escape(message)}", soft_wrap=True)
     sys.exit(code)

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import polars as pl
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -70,26 +71,22 @@ class Record:
     def curve(self) -> pl.DataFrame:
         """One row per evaluation."""
         file = self.path / "curve.parquet"
-        return pl.read_parquet(file) if file.is_file() else pl.DataFrame()
+        return read_table(file) if file.is_file() else pl.DataFrame()
 
     @property
     def arrivals(self) -> pl.DataFrame:
         """One row per arrival and per cancelled job."""
         file = self.path / "arrivals.parquet"
         parts = [file] if file.is_file() else sorted((self.path / "arrivals.parts").glob("*.parquet"))
-        return (
-            pl.concat([pl.read_parquet(part) for part in parts]) if parts else pl.DataFrame(schema=ARRIVALS)
-        )
+        return pl.concat([read_table(part) for part in parts]) if parts else pl.DataFrame(schema=ARRIVALS)
 
     def weights(self) -> dict[str, Tensor]:
         """The final model: what `module.load_state_dict` takes."""
-        weights: dict[str, Tensor] = load_file(self.path / "weights.safetensors")
-        return weights
+        return read_tensors(self.path / "weights.safetensors")
 
     def snapshots(self) -> dict[str, Tensor]:
         """Flat weights along the run: `weights` (a row each), `buffers`, `updates`, `seconds`."""
-        snapshots: dict[str, Tensor] = load_file(self.path / "snapshots.safetensors")
-        return snapshots
+        return read_tensors(self.path / "snapshots.safetensors")
 
     def time_to(self, accuracy: float) -> float | None:
         """Seconds until the test accuracy (percent) was first seen this high."""
@@ -100,9 +97,11 @@ class Record:
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
-            facts: dict[str, Any] = json.loads((self.path / name).read_text())
-        except (OSError, json.JSONDecodeError) as error:
-            raise RecordError(f"{self.path / name} cannot be read: {error}") from None
+            facts = json.loads((self.path / name).read_text())
+        except (OSError, ValueError) as error:
+            raise unreadable(self.path / name, error) from None
+        if not isinstance(facts, dict):
+            raise unreadable(self.path / name, "it holds no JSON object")
         return facts
 
 
@@ -161,6 +160,7 @@ class Recorder:
     def tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
         temporary = self.path / f".{name}"
         save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, temporary)
+        shutil.copymode(self.path / "summary.json", temporary)  # safetensors shuts everybody else out
         temporary.replace(self.path / name)
 
     def flush(self) -> None:
@@ -187,6 +187,25 @@ class Recorder:
         for name in (*names, "weights.safetensors", "snapshots.safetensors"):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
+
+
+def read_table(path: Path) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise unreadable(path, error) from None
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise unreadable(path, error) from None
+    return tensors
+
+
+def unreadable(path: Path, reason: object) -> RecordError:
+    return RecordError(f"{path} cannot be read: {str(reason).splitlines()[0]}; run it again with --force")
 
 
 def write_text(path: Path, text: str) -> None:

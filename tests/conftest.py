@@ -1,0 +1,58 @@
+"""What tests share: small problems, and a way to train them without a record."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from straggler.core import Arrival, Decision, Server
+from straggler.delays import Durations
+from straggler.engines.compute import Compute
+from straggler.engines.simulator import Simulator
+from straggler.experiment import Experiment
+from straggler.problem import Problem, one_thread
+from straggler.train import train
+
+
+@dataclass
+class Story:
+    """What a test saw of a run."""
+
+    server: Server
+    problem: Problem
+    arrivals: list[tuple[Arrival, Decision, int]] = field(default_factory=list)
+
+    @property
+    def staleness(self) -> list[int]:
+        return [tau for _, _, tau in self.arrivals]
+
+    @property
+    def times(self) -> list[float]:
+        return [arrival.time for arrival, _, _ in self.arrivals]
+
+
+def run_story(watch: Callable[[Server], None] | None = None, **settings: Any) -> Story:
+    """Train in this process, keeping every arrival; `watch` sees the server after each."""
+    experiment = Experiment(**settings)
+    problem = experiment.problem()
+    server = experiment.server(problem)
+    story = Story(server, problem)
+    durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
+
+    def observe(arrival: Arrival, decision: Decision, before: Tensor) -> None:
+        stepped = decision == "applied"
+        story.arrivals.append((arrival, decision, server.k - stepped - arrival.job.version))
+        if watch is not None:
+            watch(server)
+
+    with one_thread():
+        train(server, Simulator(Compute(problem), durations), experiment.budget(problem), observe)
+    return story
+
+
+@pytest.fixture(autouse=True)
+def _same_start() -> None:
+    torch.manual_seed(0)

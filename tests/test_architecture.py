@@ -1,0 +1,256 @@
+"""The shape of the code: imports go down, names are said, files stay small, links lead somewhere."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from straggler.catalogue import parse
+from straggler.corrections import CORRECTIONS
+from straggler.data.datasets import DATASETS
+from straggler.data.models import MODELS
+from straggler.data.partitions import PARTITIONS
+from straggler.delays import DELAYS
+from straggler.methods import METHODS
+from straggler.optimizers import OPTIMIZERS
+from straggler.policies import POLICIES
+from straggler.problem import Quadratics
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "straggler"
+
+# A unit is a module, or a package whose files may import each other. It imports only from rows above its own.
+LEVELS = [
+    {"catalogue", "randomness"},
+    {"core"},
+    {"train", "delays", "data", "record"},
+    {"policies", "corrections", "optimizers", "methods", "problem", "engines"},
+    {"observe"},
+    {"run"},
+    {"experiment"},
+    {"analysis", "progress"},
+    {"cli"},
+]
+LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}
+SIBLINGS = {("engines", "problem"): {"Chunk", "Problem", "Split"}}  # only the types of what is computed
+ONLY = {"analysis": {"record"}, "methods": set[str](), "record": set[str]()}  # may import no more than these
+
+ALGORITHMS = ("policies", "corrections", "optimizers")
+FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "helper", "manager", "misc"}
+CLOCKS_AND_FILES = {
+    *("time", "datetime", "sched", "heapq", "queue", "threading", "asyncio", "concurrent"),
+    *("multiprocessing", "socket", "subprocess", "os", "io", "pathlib", "random"),
+}
+MOST_LINES = 350
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name within the package; the package itself is ''."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(source: str) -> Iterator[tuple[str, str | None]]:
+    """(module, name) of everything that is imported, wherever it stands; no name for `import module`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield from ((module, alias.name) for alias in node.names)
+
+
+def our_imports(source: str) -> Iterator[tuple[str, str | None]]:
+    """Those from this package, by dotted name within it."""
+    for module, name in imports(source):
+        if module == "straggler" and name in MODULES:
+            yield name, None  # from straggler import record
+        elif module.split(".")[0] == "straggler":
+            yield module.removeprefix("straggler").removeprefix("."), name
+
+
+def roots(path: Path) -> set[str]:
+    """The top packages a file imports from."""
+    return {module.split(".")[0] for module, _ in imports(path.read_text())}
+
+
+def unit(module: str) -> str:
+    return module.split(".")[0]
+
+
+def complaints(module: str, source: str) -> list[str]:
+    """What is wrong with where a module imports from."""
+    own = unit(module)
+    said = [
+        f"{module} imports from {path}: write it in full" for path, _ in imports(source) if path[0] == "."
+    ]
+    for target, name in our_imports(source):
+        other = unit(target)
+        if other == own:
+            continue
+        if other not in LEVEL:
+            said.append(f"{module} imports {target or 'straggler'}, which has no level")
+        elif own in ONLY and other not in ONLY[own]:
+            said.append(f"{module} may not import {target}")
+        elif LEVEL[other] >= LEVEL[own] and name not in SIBLINGS.get((own, other), ()):
+            said.append(f"{module} imports {name} from {target}, which is not below it")
+    return said
+
+
+def test_every_module_has_a_level() -> None:
+    assert {unit(module) for module in MODULES if module} - {"__main__"} == set(LEVEL)
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module])
+def test_imports_go_down(module: str) -> None:
+    assert complaints(module, MODULES[module].read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("core", "from straggler.train import train"),
+        ("core", "def f():\n    from straggler.experiment import Experiment"),
+        ("core", "if TYPE_CHECKING:\n    import straggler.problem"),
+        ("policies.new", "from straggler.corrections import CORRECTIONS"),
+        ("policies.new", "from straggler.problem import Problem"),
+        ("optimizers", "from straggler.engines.simulator import Simulator"),
+        ("problem", "from straggler.engines.compute import Compute"),
+        ("engines.new", "from straggler.problem import Supervised"),
+        ("analysis.new", "from straggler.experiment import Experiment"),
+        ("analysis.new", "from straggler.engines.simulator import Simulator"),
+        ("analysis.new", "from straggler import experiment"),
+        ("experiment", "from straggler.cli import main"),
+        ("experiment", "from straggler import Record"),
+        ("experiment", "from .record import Record"),
+        ("delays.new", "from straggler.data.models import MODELS"),
+    ],
+)
+def test_the_check_of_imports_can_fail(module: str, source: str) -> None:
+    assert complaints(module, source)
+
+
+def test_the_check_of_imports_can_pass() -> None:
+    assert not complaints("engines.new", "from straggler.problem import Chunk, Problem\nimport torch")
+    assert not complaints("cli", "from straggler.experiment import Experiment\nimport straggler.record")
+    assert not complaints("data.new", "from straggler.data.cache import obtain")
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if unit(module) in ALGORITHMS])
+def test_algorithms_have_no_clock_queue_thread_or_file(module: str) -> None:
+    assert not roots(MODULES[module]) & CLOCKS_AND_FILES
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if unit(m) in ("policies", "corrections")])
+def test_algorithms_have_no_while(module: str) -> None:
+    tree = ast.parse(MODULES[module].read_text())
+    assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.While)]
+
+
+def test_ray_is_imported_in_one_file() -> None:
+    users = [module for module, path in MODULES.items() if "ray" in roots(path)]
+    assert users in ([], ["engines.ray_cluster"])
+
+
+def wanted_names() -> dict[str, set[str]]:
+    """What other modules import from each module."""
+    wanted: dict[str, set[str]] = {module: set() for module in MODULES}
+    for user, path in MODULES.items():
+        for module, name in our_imports(path.read_text()):
+            if name is not None and module != user and module in MODULES:
+                wanted[module].add(name)
+    return wanted
+
+
+WANTED = wanted_names()
+
+
+@pytest.mark.parametrize("module", list(MODULES))
+def test_all_is_complete_and_names_what_exists(module: str) -> None:
+    imported = importlib.import_module(f"straggler.{module}".removesuffix("."))
+    said = imported.__all__
+    assert len(set(said)) == len(said)
+    assert [name for name in said if not hasattr(imported, name)] == []
+    submodules = {name for name in WANTED[module] if f"{module}.{name}".strip(".") in MODULES}
+    assert WANTED[module] - set(said) - submodules == set(), "imported elsewhere but not in __all__"
+    assert not [name for name in said if name.startswith("_") and name != "__version__"]
+
+
+@pytest.mark.parametrize("module", list(MODULES))
+def test_modules_say_what_they_are_and_stay_small(module: str) -> None:
+    source = MODULES[module].read_text()
+    assert not set(module.split(".")) & FORBIDDEN_NAMES
+    assert len(source.splitlines()) <= MOST_LINES
+    assert ast.get_docstring(ast.parse(source))
+    assert (MODULES[module].parent / "__init__.py").exists()
+
+
+CATALOGUES: dict[str, Mapping[str, Any]] = {
+    "policies": POLICIES,
+    "corrections": CORRECTIONS,
+    "optimizers": OPTIMIZERS,
+    "delays": DELAYS,
+    "partitions": PARTITIONS,
+    "models": MODELS,
+    "datasets": DATASETS | {Quadratics.name: Quadratics},
+}
+
+
+@pytest.mark.parametrize(("name", "entry"), [item for c in CATALOGUES.values() for item in c.items()])
+def test_every_entry_says_in_a_line_what_it_is(name: str, entry: type) -> None:
+    own = vars(entry).get("__doc__") or ""  # not what it inherits
+    first = own.split("\n")[0]
+    assert first.endswith((".", ":")) and len(first) > 10
+    assert re.fullmatch(r"[a-z0-9][a-z0-9-]*", name)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_made_of_pieces_that_exist(name: str) -> None:
+    method = METHODS[name]
+    parse(method.policy, POLICIES, "policy")
+    parse(method.correction, CORRECTIONS, "correction")
+    parse(method.optimizer, OPTIMIZERS, "optimizer")
+    assert method.summary and re.search(r"\b(19|20)\d\d\b", method.citation)
+
+
+def documents() -> list[Path]:
+    """The pages of the project, not those of its tools and runs."""
+    pages = (path.relative_to(ROOT) for path in ROOT.rglob("*.md"))
+    return sorted(
+        ROOT / page for page in pages if page.parts[0] not in LEFT_OUT and not page.parts[0].startswith(".")
+    )
+
+
+LEFT_OUT = {"node_modules", "build", "dist", "runs"}
+LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\s*\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
+
+
+def relative_links(text: str) -> list[str]:
+    """Targets of links and images that are neither addresses nor within the page; code is left out."""
+    text = re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`\n]*`", "", text)
+    targets = [inline or reference for inline, reference in LINK.findall(text)]
+    return [target.split("#")[0] for target in targets if not re.match(r"[a-z][a-z0-9+.-]*:|#", target)]
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    missing = [link for link in relative_links(document.read_text()) if not (document.parent / link).exists()]
+    assert missing == []
+
+
+def test_links_are_found() -> None:
+    text = (
+        "[a](b.md) ![c](d/e.png) [f](g.md#h) [i](https://j) [k](#l)\n`[m](n)`\n```\n[o](p)\n```\n[q]: r.md\n"
+    )
+    assert relative_links(text) == ["b.md", "d/e.png", "g.md", "r.md"]
