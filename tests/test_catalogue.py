@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -90,6 +90,7 @@ def test_an_entry_is_found_by_its_name_and_as_a_table(what: str, name: str) -> N
 
 
 @given(value=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5))
+@example(value=["ﬁ", "true", "None", "class", "nan", "", "it's", "a\n"])  # ﬁ is an identifier, but not itself
 def test_every_plain_value_is_read_back(value: Any) -> None:
     assert split_call(f"f(key={written(value)})") == ("f", [], {"key": value})
 

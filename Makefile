@@ -1,0 +1,38 @@
+# Two commands for a fresh machine: `make run` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help install run test test-fast lint bench baseline clean
+
+help:  ## what there is
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
+
+install: .venv/installed  ## make .venv with the command line at .venv/bin/straggler
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+run: install  ## eight workers, one slow: synchronous against asynchronous, in three minutes
+	$(BIN)/python examples/one_slow_worker.py
+
+lint: install  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint  ## lint, types and all tests
+	$(BIN)/pytest -n 2 --dist worksteal
+
+test-fast: install  ## the tests that take less than a minute together
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+bench: install  ## speed as ratios; run it on a quiet machine
+	$(BIN)/python benchmarks/simulator.py
+
+baseline: install  ## EPFL's six-epoch baselines beside ours
+	$(BIN)/python examples/epfl_baseline.py
+
+clean:  ## remove what was built (records in runs/ stay)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

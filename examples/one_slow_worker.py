@@ -1,0 +1,48 @@
+"""Eight workers, one five times slower: synchronous and asynchronous SGD with the same virtual time.
+
+Run it with `make run`. It fetches Fashion-MNIST, trains LeNet-5 twice and compares.
+"""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from straggler import Experiment, Record
+from straggler.analysis.figures import comparison_figure
+from straggler.analysis.tables import comparison
+from straggler.progress import Bar
+
+TARGET = 80.0  # per cent
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--seconds", type=float, default=1500, help="virtual time for each")
+parser.add_argument("--out", type=Path, default=Path("runs"))
+arguments = parser.parse_args()
+
+console = Console()
+cluster = {"workers": 8, "compute": "gamma(mean=1, cv=0.1)", "delay": "gamma(mean=4, cv=0.1, workers=[0])"}
+# Each learning rate is the one that is first at the target among 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2.
+rates = {"synchronous": ("ssgd", 0.05), "asynchronous": ("asgd", 0.005)}
+
+records: dict[str, Record] = {}
+for name, (method, lr) in rates.items():
+    experiment = Experiment(
+        dataset="fashion-mnist",
+        model="lenet5",
+        method=method,
+        lr=lr,
+        momentum=0.9,
+        seconds=arguments.seconds,
+        eval_every=0.1 if method == "ssgd" else 0.25,
+        **cluster,
+    )
+    with Bar(console, name) as bar:
+        records[name] = experiment.run(arguments.out, progress=bar.update, report=bar.say)
+
+figure = comparison_figure(records, TARGET, arguments.out / "one_slow_worker.png")
+console.print("\nLeNet-5 on Fashion-MNIST, 8 workers, worker 0 five times slower, the same virtual time for both:")
+console.print(comparison(records, TARGET))
+for name, record in records.items():
+    console.print(f"{name}: record in {record.path}", soft_wrap=True)
+console.print(f"figure: {figure}", soft_wrap=True)

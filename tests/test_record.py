@@ -1,0 +1,346 @@
+"""Records: whole or absent, readable at any moment, and nothing in them that could run."""
+
+import json
+import math
+import pickle
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from torch import nn
+
+from straggler import record as record_module
+from straggler.data.datasets import DATASETS
+from straggler.data.models import MODELS
+from straggler.experiment import Experiment
+from straggler.record import ARRIVALS, Record, Recorder, RecordError
+
+FILES = {
+    "experiment.toml",
+    "environment.json",
+    "curve.parquet",
+    "arrivals.parquet",
+    "summary.json",
+    "weights.safetensors",
+    "snapshots.safetensors",
+}
+QUICK: dict[str, Any] = {"dataset": "mixture(samples=300)", "model": "mlp(hidden=[4])", "workers": 3}
+
+
+def recorder(folder: Path) -> Recorder:
+    return Recorder(folder, "lr = 1.0\n", ["straggler", "run"])
+
+
+def row(number: int, **changes: Any) -> dict[str, Any]:
+    values = dict.fromkeys(ARRIVALS, 1.0) | {"time": float(number), "started": None, "decision": "applied"}
+    return values | {"worker": number % 3, "index": number, "version": number, "staleness": 2} | changes
+
+
+def visible(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.name != ".lock"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """A run with everything in it: BatchNorm, evaluations, snapshots."""
+    experiment = Experiment(
+        dataset="digits", model="asu-fashion", workers=2, updates=12, eval_every=0.1, snapshots=3
+    )
+    return experiment.run(tmp_path_factory.mktemp("runs"), jobs=1)
+
+
+# What is in the folder.
+
+
+def test_the_files_are_those_of_the_contract(finished: Record) -> None:
+    assert visible(finished.path) == FILES
+    assert set(finished.arrivals.columns) == set(ARRIVALS)
+    wanted = "time worker index version staleness gap loss gradient_norm weight_norm decision"
+    assert set(wanted.split()) <= set(finished.arrivals.columns)
+    assert {"seconds", "updates", "epochs", "test_accuracy", "test_loss"} <= set(finished.curve.columns)
+    assert len(finished.arrivals) == 12 and len(finished.curve) > 2
+    assert tomllib.loads(finished.text)["model"] == "asu-fashion"
+    assert {"versions", "git", "cores", "python", "command"} <= finished.environment.keys()
+    assert finished.environment["versions"]["torch"] == torch.__version__
+
+
+def test_nothing_on_disk_is_a_pickle(finished: Record) -> None:
+    openings = {".toml": b"dataset", ".json": b"{", ".parquet": b"PAR1"}
+    for path in finished.path.iterdir():
+        content = path.read_bytes()
+        if path.suffix == ".safetensors":
+            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+            assert all({"dtype", "shape", "data_offsets"} <= entry.keys() for entry in header.values())
+        elif path.name != ".lock":
+            assert content.startswith(openings[path.suffix])
+        with pytest.raises((pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError)):
+            pickle.loads(content)
+
+
+def test_whoever_may_read_the_summary_may_read_the_weights(finished: Record) -> None:
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in finished.path.iterdir()}
+    assert {modes[name] for name in FILES} == {modes["summary.json"]}
+
+
+def test_weights_load_into_the_module(finished: Record) -> None:
+    data = DATASETS["digits"]().load()
+    module = MODELS["asu-fashion"]().build(data.shape, len(data.classes))
+    module.load_state_dict(finished.weights())
+    inputs = (torch.from_numpy(data.test_inputs).float() / 255 - data.mean[0]) / data.std[0]
+    with torch.no_grad():
+        found = module.eval()(inputs).argmax(dim=1)
+    accuracy = 100 * float((found == torch.from_numpy(data.test_labels)).double().mean())
+    assert accuracy == pytest.approx(finished.summary["test_accuracy"])
+
+
+def flat(record: Record, module: nn.Module) -> torch.Tensor:
+    weights = record.weights()
+    return torch.cat([weights[name].reshape(-1) for name, _ in module.named_parameters()])
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"updates": 40},
+        {"gradients": 31},
+        {"epochs": 0.9},
+        {"seconds": 20.5},
+        {"epochs": 1, "stop": "each"},
+        {"updates": 12, "method": "ssgd"},
+        {"seconds": 30, "compute": "exponential(1, 0.1)"},
+        {"seconds": 10, "compute": "constant(3)"},
+    ],
+    ids=lambda budget: " ".join(f"{key}={value}" for key, value in budget.items()),
+)
+def test_snapshots_go_from_the_first_model_to_the_last(budget: dict[str, Any], tmp_path: Path) -> None:
+    experiment = Experiment(**QUICK, **budget, snapshots=6)
+    record = experiment.run(tmp_path, jobs=1)
+    snapshots, problem = record.snapshots(), experiment.problem()
+    assert {len(column) for column in snapshots.values()} == {7}
+    assert torch.equal(snapshots["weights"][0], problem.initial()[0])
+    assert torch.equal(snapshots["weights"][-1], flat(record, problem.module))  # type: ignore[attr-defined]
+    for column in ("updates", "seconds"):
+        assert snapshots[column].tolist() == sorted(snapshots[column].tolist())
+    assert snapshots["updates"][0] == 0 and snapshots["updates"][-1] == record.summary["updates"]
+
+
+def test_there_are_no_more_snapshots_than_models(tmp_path: Path) -> None:
+    experiment = Experiment(**QUICK, updates=3, snapshots=6)
+    record = experiment.run(tmp_path, jobs=1)
+    snapshots = record.snapshots()["weights"]
+    assert len(snapshots) <= 7
+    assert torch.equal(snapshots[-1], flat(record, experiment.problem().module))  # type: ignore[attr-defined]
+
+
+def test_snapshots_carry_buffers(finished: Record) -> None:
+    module = MODELS["asu-fashion"]().build((1, 28, 28), 10)
+    weights, snapshots = finished.weights(), finished.snapshots()
+    buffers = torch.cat([weights[name].reshape(-1).float() for name, _ in module.named_buffers()])
+    assert torch.equal(snapshots["buffers"][-1], buffers)
+
+
+def test_no_snapshots_unless_asked(tmp_path: Path) -> None:
+    record = Experiment(**QUICK, updates=3).run(tmp_path, jobs=1)
+    assert visible(record.path) == FILES - {"snapshots.safetensors"}
+    with pytest.raises(RecordError, match=r"snapshots\.safetensors cannot be read"):
+        record.snapshots()
+
+
+def test_time_to(tmp_path: Path) -> None:
+    with recorder(tmp_path) as writing:
+        record = Record(tmp_path)
+        assert record.time_to(10) is None
+        for seconds, accuracy in ((1.0, 20.0), (2.0, 60.0), (3.0, 50.0), (4.0, 80.0)):
+            writing.evaluation({"seconds": seconds, "test_accuracy": accuracy})
+    assert [record.time_to(x) for x in (10, 20, 55, 60, 70, 81)] == [1, 1, 2, 2, 4, None]
+
+
+# While it is written.
+
+
+def test_arrivals_can_be_read_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_module, "FLUSH_SECONDS", -1.0)  # a part per arrival
+    with recorder(tmp_path) as writing:
+        record = Record(tmp_path)
+        assert record.arrivals.is_empty() and record.arrivals.schema == pl.Schema(ARRIVALS)
+        for number in range(25):
+            writing.arrival(**row(number))
+            assert record.arrivals["index"].to_list() == list(range(number + 1))
+        assert len(list((tmp_path / "arrivals.parts").iterdir())) == 25
+        before = record.arrivals
+        writing.finish({"status": "finished"})
+    assert record.arrivals.equals(before)
+    assert not (tmp_path / "arrivals.parts").exists()
+    assert visible(tmp_path) == {"experiment.toml", "environment.json", "summary.json", "arrivals.parquet"}
+
+
+def test_arrivals_are_not_written_one_by_one(tmp_path: Path) -> None:
+    with recorder(tmp_path) as writing:
+        for number in range(1000):
+            writing.arrival(**row(number))
+        assert len(list(tmp_path.glob("arrivals.parts/*"))) <= 2
+    assert len(Record(tmp_path).arrivals) == 1000
+
+
+def test_columns_that_begin_later_are_kept(tmp_path: Path) -> None:
+    with recorder(tmp_path) as writing:
+        writing.evaluation({"seconds": 0.0, "batch_loss": None})
+        writing.evaluation({"seconds": 1.0, "batch_loss": 2.5, "train_loss": 1.5})
+    assert Record(tmp_path).curve["batch_loss"].to_list() == [None, 2.5]
+    assert Record(tmp_path).curve["train_loss"].to_list() == [None, 1.5]
+
+
+@pytest.mark.parametrize("name", ["curve", "summary", "weights"])
+def test_a_file_is_whole_or_as_it_was(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fills up in the middle of a file: the one that was there is still there."""
+
+    def write_half(*arguments: Any, **_: Any) -> None:
+        next(a for a in arguments if isinstance(a, Path)).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    def half_a_text(path: Path, text: str) -> None:
+        path.write_bytes(text[:5].encode())
+        raise OSError(28, "No space left on device")
+
+    with recorder(tmp_path) as writing:
+        record = Record(tmp_path)
+        writing.evaluation({"seconds": 1.0})
+        writing.tensors("weights.safetensors", {"x": torch.ones(2)})
+        with monkeypatch.context() as patch:
+            patch.setattr(pl.DataFrame, "write_parquet", write_half)
+            patch.setattr(record_module, "save_file", write_half)
+            patch.setattr(Path, "write_text", half_a_text)
+            with pytest.raises(OSError, match="No space"):
+                if name == "curve":
+                    writing.evaluation({"seconds": 2.0})
+                elif name == "summary":
+                    writing.summary({"status": "finished"})
+                else:
+                    writing.tensors("weights.safetensors", {"x": torch.zeros(2)})
+        assert record.curve["seconds"].to_list() == [1.0]
+        assert record.summary == {"status": "running"}
+        assert torch.equal(record.weights()["x"], torch.ones(2))
+
+
+def test_a_folder_is_a_record_only_when_its_facts_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(record_module, "environment", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        recorder(tmp_path).__enter__()
+    with pytest.raises(RecordError, match=r"holds no run: there is no experiment\.toml"):
+        Record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt(), "interrupted"), (ValueError("no"), "failed")]
+)
+def test_an_end_before_the_end(error: BaseException, status: str, tmp_path: Path) -> None:
+    with pytest.raises(type(error)), recorder(tmp_path) as writing:
+        writing.arrival(**row(0))
+        raise error
+    record = Record(tmp_path)
+    assert record.summary == {"status": status, "error": f"{type(error).__name__}: {error}"}
+    assert len(record.arrivals) == 1  # what was not yet on disk
+    with recorder(tmp_path):  # the lock is gone
+        assert record.summary == {"status": "running"}
+
+
+def test_starting_over_clears_what_was_there_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with recorder(tmp_path) as writing:
+        writing.arrival(**row(0))
+        writing.evaluation({"seconds": 1.0})
+        writing.tensors("weights.safetensors", {"x": torch.ones(2)})
+        writing.tensors("snapshots.safetensors", {"x": torch.ones(2)})
+        writing.finish({"status": "finished"})
+    with recorder(tmp_path):
+        pass
+    assert visible(tmp_path) == {"experiment.toml", "environment.json", "summary.json", "notes.txt"}
+    assert Record(tmp_path).arrivals.is_empty()
+
+
+def test_nan_becomes_null(tmp_path: Path) -> None:
+    with recorder(tmp_path) as writing:
+        writing.summary({"a": math.nan, "b": [1.0, math.inf], "c": {"d": -math.inf, 3: (math.nan,)}})
+        text = (tmp_path / "summary.json").read_text()
+    assert json.loads(text) == {"a": None, "b": [1.0, None], "c": {"d": None, "3": [None]}}
+    assert "NaN" not in text and "Infinity" not in text
+
+
+# Locks.
+
+HOLD = """
+import filelock, sys, time
+lock = filelock.FileLock(sys.argv[1])
+lock.acquire()
+print("held", flush=True)
+time.sleep(99)
+"""
+
+
+def test_a_folder_has_one_writer(tmp_path: Path) -> None:
+    with recorder(tmp_path):  # something to lose
+        pass
+    before = (tmp_path / "environment.json").read_bytes()
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path / ".lock"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(RecordError, match="is being written by another process: wait for it, or use"):
+            recorder(tmp_path).__enter__()
+        assert (tmp_path / "environment.json").read_bytes() == before
+    finally:
+        other.kill()
+        other.communicate()
+    with recorder(tmp_path):  # a lock goes with its holder
+        pass
+
+
+def test_the_same_process_has_one_writer_too(tmp_path: Path) -> None:
+    with recorder(tmp_path), pytest.raises(RecordError, match="is being written"):
+        recorder(tmp_path).__enter__()
+
+
+# Damage.
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"null", b"\xff\xfe", b'{"a": nul}'])
+@pytest.mark.parametrize("name", ["summary.json", "environment.json"])
+def test_damaged_json(name: str, content: bytes, tmp_path: Path) -> None:
+    with recorder(tmp_path):
+        pass
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(RecordError, match=rf"{name} cannot be read: .+; run it again with --force") as caught:
+        getattr(Record(tmp_path), name.split(".")[0])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"nonsense"])
+@pytest.mark.parametrize("name", ["curve.parquet", "arrivals.parquet", "weights.safetensors"])
+def test_damaged_columns(name: str, content: bytes, tmp_path: Path) -> None:
+    with recorder(tmp_path):
+        pass
+    (tmp_path / name).write_bytes(content)
+    record = Record(tmp_path)
+    with pytest.raises(RecordError, match=rf"{name} cannot be read"):
+        record.weights() if name.startswith("weights") else getattr(record, name.split(".")[0])
+
+
+def test_a_run_whose_summary_is_damaged_is_run_again(tmp_path: Path) -> None:
+    experiment = Experiment(**QUICK, updates=3)
+    record = experiment.run(tmp_path, jobs=1)
+    sha = record.summary["weights_sha256"]
+    for content in ("{", "[]", "{}"):
+        (record.path / "summary.json").write_text(content)
+        assert experiment.run(tmp_path, jobs=1).summary["weights_sha256"] == sha
