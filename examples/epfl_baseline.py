@@ -1,4 +1,4 @@
-"""The six-epoch baselines of the EPFL study beside ours: LeNet-5, Fashion-MNIST, lr .005, heavy-ball .9, batch 32.
+"""EPFL's six-epoch baselines beside ours: LeNet-5, Fashion-MNIST, lr .005, heavy-ball .9, batch 32.
 
 Run it with `make baseline` (about five minutes on two cores). Finished runs are not run again.
 """
@@ -12,8 +12,21 @@ from straggler import Experiment
 from straggler.analysis.tables import listing, number
 from straggler.progress import Bar
 
-LENET = {"dataset": "fashion-mnist", "model": "lenet5", "lr": 0.005, "momentum": 0.9, "epochs": 6, "eval_every": 0}
-ASU = {"dataset": "fashion-mnist(normalise=False)", "model": "asu-fashion", "lr": 0.03, "batch_size": 128, "epochs": 5}
+LENET = {
+    "dataset": "fashion-mnist",
+    "model": "lenet5",
+    "lr": 0.005,
+    "momentum": 0.9,
+    "epochs": 6,
+    "eval_every": 0,
+}
+ASU = {
+    "dataset": "fashion-mnist(normalise=False)",
+    "model": "asu-fashion",
+    "lr": 0.03,
+    "batch_size": 128,
+    "epochs": 5,
+}
 RUNS = {
     "one worker": (89.2, LENET | {"method": "sgd", "workers": 1}),
     "synchronous, 2 workers, iid": (87.54, LENET | {"method": "ssgd", "workers": 2}),
@@ -37,5 +50,7 @@ for name, (source, settings) in RUNS.items():
         )
     ours = record.summary["test_accuracy"]
     difference = "–" if source is None else f"{ours - source:+.2f}"
-    rows.append([name, number(source), number(ours), difference, number(record.summary["host_seconds"], 0, " s")])
+    rows.append(
+        [name, number(source), number(ours), difference, number(record.summary["host_seconds"], 0, " s")]
+    )
 console.print(listing("test accuracy (%)", ["run", "EPFL", "ours", "difference", "host time"], rows))

@@ -41,7 +41,9 @@ for name, (method, lr) in rates.items():
         records[name] = experiment.run(arguments.out, progress=bar.update, report=bar.say)
 
 figure = comparison_figure(records, TARGET, arguments.out / "one_slow_worker.png")
-console.print("\nLeNet-5 on Fashion-MNIST, 8 workers, worker 0 five times slower, the same virtual time for both:")
+console.print(
+    "\nLeNet-5 on Fashion-MNIST, 8 workers, worker 0 five times slower, the same virtual time for both:"
+)
 console.print(comparison(records, TARGET))
 for name, record in records.items():
     console.print(f"{name}: record in {record.path}", soft_wrap=True)

@@ -43,7 +43,12 @@ def ready(pool: Pool) -> Pool:
 @pytest.mark.parametrize("model", ["lenet5", "cnn", "asu-fashion"])
 @pytest.mark.parametrize("method", ["asgd", "ssgd"])
 def test_one_and_two_jobs_give_the_same_bits(model: str, method: str, tmp_path: Path) -> None:
-    settings = {**DIGITS, "model": model, "method": method, "gradients": {"lenet5": 150, "asu-fashion": 80, "cnn": 40}[model]}
+    settings = {
+        **DIGITS,
+        "model": model,
+        "method": method,
+        "gradients": {"lenet5": 150, "asu-fashion": 80, "cnn": 40}[model],
+    }
     shas = {sha(tmp_path, jobs, **settings) for jobs in (1, 2)}
     shas.add(sha(tmp_path, 2, **{**settings, "eval_every": 0.5, "train_metrics": True, "snapshots": 3}))
     assert len(shas) == 1

@@ -10,6 +10,7 @@ from sklearn.metrics import classification_report
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from conftest import run_story
 from straggler.data.examples import ArrayExamples, DatasetExamples, crop_and_flip
 from straggler.experiment import Experiment
 from straggler.problem import Quadratic, Supervised, one_thread
@@ -93,12 +94,9 @@ def test_evaluation_uses_the_trained_buffers_and_leaves_dropout_on() -> None:
 
 
 def test_the_servers_buffers_are_the_mean_of_every_workers_latest() -> None:
-    experiment = Experiment(dataset="digits", model="asu-fashion", workers=2, gradients=4)
-    problem = experiment.problem()
-    server = experiment.server(problem)
-    for worker, value in ((0, 1.0), (1, 3.0), (0, 5.0)):
-        server._keep_buffers(worker, torch.full_like(server.buffers, value))
-    assert torch.allclose(server.buffers, torch.full_like(server.buffers, 4.0))
+    story = run_story(dataset="digits", model="asu-fashion", workers=3, gradients=7)
+    latest = {arrival.worker: arrival.gradient.buffers for arrival, _, _ in story.arrivals}
+    assert torch.allclose(story.server.buffers, torch.stack(list(latest.values())).mean(dim=0))
 
 
 def test_a_validation_split_is_kept_apart() -> None:

@@ -249,6 +249,14 @@ def settings_text(entry: Any) -> str:
 
 
 @app.command(rich_help_panel="Look")
+def cite(method: Annotated[str, typer.Argument(help="`straggler list methods`")]) -> None:
+    """Print the BibTeX of a method's paper."""
+    if method not in METHODS:
+        raise InputError(f"unknown method {method!r}; {suggestion(method, METHODS)}")
+    print(METHODS[method].bibtex)
+
+
+@app.command(rich_help_panel="Look")
 def data(
     names: Annotated[list[str] | None, typer.Argument(help="Fetch these if they are not there.")] = None,
     folder: Annotated[Path | None, typer.Option("--data", help="A folder with the data files.")] = None,

@@ -4,10 +4,11 @@ import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
+from straggler.buffers import MeanOfLatest
 from straggler.catalogue import Entry
 
 __all__ = [
@@ -86,11 +87,30 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-class Policy(Entry):
+class Piece(Entry):
+    """One of the three that decide; what it remembers of a run is in its private attributes."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must keep: tensors, numbers, and dictionaries of them."""
+        return dict(self.__pydantic_private__ or {})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+class Policy(Piece):
     """WHEN the server steps, and who starts again. Sees counts and times, never tensors."""
 
     def check(self, workers: int) -> None:
         """Refuse what cannot work with so many workers."""
+
+    def merges(self, workers: int) -> bool:
+        """Whether a step may be made of several gradients."""
+        return False
+
+    def reset(self, server: "Server") -> None:
+        """Forget the last run."""
 
     def begin(self, server: "Server") -> Iterable[int]:
         """Who starts at the beginning."""
@@ -105,7 +125,7 @@ class Policy(Entry):
         return server.k, server.optimizer.send(server.x, server.lr, worker)
 
 
-class Correction(Entry):
+class Correction(Piece):
     """WHAT is done to a stale gradient before it is used."""
 
     needs_model: ClassVar[bool] = False  # looks at the model the job was computed at
@@ -117,12 +137,14 @@ class Correction(Entry):
         """The gradient to use, and a factor for the learning rate (not the same thing under momentum)."""
         raise NotImplementedError
 
-    def stepped(self, server: "Server") -> None:
-        """Told after each server step."""
+    def stepped(self, server: "Server", before: Tensor, lr: float) -> None:
+        """Told after each server step: the model before it, and its learning rate."""
 
 
-class Optimizer(Entry):
+class Optimizer(Piece):
     """HOW the model moves, and what a worker is sent. The learning rate stays outside the velocity."""
+
+    per_worker: ClassVar[bool] = False  # keeps something for each worker, so a step must be one worker's
 
     def begin(self, x: Tensor, workers: int) -> None:
         """Forget the last run."""
@@ -134,6 +156,14 @@ class Optimizer(Entry):
     def send(self, x: Tensor, lr: float, worker: int) -> Tensor:
         """What the worker computes at: the model, or a look-ahead."""
         return x
+
+    def velocity(self) -> Tensor | None:
+        """The momentum buffer of the last step, if there is one."""
+        return None
+
+    def decay(self) -> float:
+        """Weight decay that the step adds to the gradient (not the decoupled kind)."""
+        return 0.0
 
 
 class Diverged(ArithmeticError):
@@ -158,6 +188,32 @@ class Ledger:
 class Server:
     """The model, what every worker is on, and the three pieces that decide."""
 
+    _KEPT = (
+        *(
+            "x",
+            "buffers",
+            "k",
+            "active",
+            "busy",
+            "aside",
+            "finished",
+            "launched",
+            "ledger",
+            "gradients",
+            "samples",
+        ),
+        *(
+            "staleness_sum",
+            "staleness_max",
+            "held",
+            "_pending",
+            "_pending_staleness",
+            "_scale",
+            "_last_worker",
+        ),
+        "_buffers",
+    )
+
     def __init__(
         self,
         x: Tensor,
@@ -173,16 +229,18 @@ class Server:
         self.policy, self.correction, self.optimizer = copy.deepcopy((policy, correction, optimizer))
         self.active = dict.fromkeys(range(workers))  # an ordered set
         self.busy: dict[int, Job] = {}
+        self.aside: list[Arrival] = []  # finished, but not to be used yet
         self.finished, self.launched = [0] * workers, [0] * workers
         self.ledger = Ledger()
         self.gradients, self.samples, self.epoch = 0, 0, epoch
         self.staleness_sum, self.staleness_max = 0, 0
         self.cancelled: list[Job] = []  # by the last arrival
         self._schedule = lr
-        self._worker_buffers: dict[int, Tensor] = {}
-        self._buffer_sum = buffers.double() * 0
+        self._merged_now: list[Arrival] = []  # since the last arrival came
+        self._buffers = MeanOfLatest(buffers)
         self._clear_pending()
         self.policy.check(workers)
+        self.policy.reset(self)
         self.correction.begin(x, workers)
         self.optimizer.begin(x, workers)
 
@@ -196,8 +254,8 @@ class Server:
 
     @property
     def in_flight(self) -> int:
-        """Jobs whose fate is open: still computing, or held for a step to come."""
-        return len(self.busy) + self.held
+        """Jobs whose fate is open: still computing, set aside, or held for a step to come."""
+        return len(self.busy) + len(self.aside) + self.held
 
     def begin(self) -> list[Job]:
         return [self._assign(worker) for worker in self.policy.begin(self)]
@@ -206,16 +264,23 @@ class Server:
         """Let the policy decide on an arrival; say what became of it, and the jobs that start now."""
         worker, k = arrival.worker, self.k
         del self.busy[worker]
-        self.cancelled = []
+        self.cancelled, self._merged_now = [], []
         self.finished[worker] += 1
         self.gradients += 1
         self.samples += arrival.samples
-        self._merged_last = False
         starting = self.policy.receive(self, arrival)
-        if not self._merged_last:
-            self.ledger.dropped += 1
+        decision = self._decision(arrival, stepped=self.k > k)
         jobs = [self._assign(w) for w in starting if w in self.active]
-        return ("dropped" if not self._merged_last else "applied" if self.k > k else "held"), jobs
+        return decision, jobs
+
+    def _decision(self, arrival: Arrival, stepped: bool) -> Decision:
+        """What the policy did with an arrival: one that it neither merged nor set aside is dropped."""
+        if any(merged is arrival for merged in self._merged_now):
+            return "applied" if stepped else "held"
+        if arrival in self.aside:
+            return "held"
+        self.ledger.dropped += 1
+        return "dropped"
 
     def retire(self, worker: int) -> None:
         """This worker gets no more work."""
@@ -240,22 +305,36 @@ class Server:
                 self._pending, self._scale = self._pending * self._scale, 1.0
             self._pending = self._pending.add(direction, alpha=scale)
         self.held += 1
-        self._merged_last, self._last_worker = True, arrival.worker
+        self._merged_now.append(arrival)
+        self._last_worker = arrival.worker
         self._pending_staleness += self.staleness(arrival.job)
         self.staleness_max = max(self.staleness_max, self.staleness(arrival.job))
-        self._keep_buffers(arrival.worker, gradient.buffers)
+        self.buffers = self._buffers.put(arrival.worker, gradient.buffers)
 
     def step(self, aggregate: Literal["mean", "sum"] = "mean") -> None:
         """Move the model by what was merged since the last step."""
         direction = self._pending
         if aggregate == "mean" and self.held > 1:
             direction = direction / self.held
-        self.x = self.optimizer.step(self.x, direction, self.lr * self._scale, self._last_worker)
+        before, lr = self.x, self.lr * self._scale
+        self.x = self.optimizer.step(before, direction, lr, self._last_worker)
         self.k += 1
         self.ledger.applied += self.held
         self.staleness_sum += self._pending_staleness
         self._clear_pending()
-        self.correction.stepped(self)
+        self.correction.stepped(self, before, lr)
+
+    def state(self) -> dict[str, Any]:
+        """All that a checkpoint must keep, jobs in flight included."""
+        pieces = {name: getattr(self, name).state() for name in ("policy", "correction", "optimizer")}
+        return {name: getattr(self, name) for name in self._KEPT} | pieces
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state of a server that was made with the same settings."""
+        for name in self._KEPT:
+            setattr(self, name, state[name])
+        for name in ("policy", "correction", "optimizer"):
+            getattr(self, name).restore(state[name])
 
     def _clear_pending(self) -> None:
         self.held, self._pending_staleness, self._scale, self._last_worker = 0, 0, 1.0, -1
@@ -271,14 +350,3 @@ class Server:
         self.launched[worker] += 1
         self.ledger.dispatched += 1
         return job
-
-    def _keep_buffers(self, worker: int, latest: Tensor) -> None:
-        """The server's buffers are the mean of every worker's latest."""
-        if not latest.numel():
-            return
-        before = self._worker_buffers.get(worker)
-        self._buffer_sum = self._buffer_sum + (
-            latest.double() if before is None else latest.double() - before
-        )
-        self._worker_buffers[worker] = latest
-        self.buffers = (self._buffer_sum / len(self._worker_buffers)).to(latest.dtype)

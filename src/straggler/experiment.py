@@ -26,7 +26,7 @@ from pydantic import (
 
 from straggler.catalogue import InputError, parse, suggestion
 from straggler.core import Correction, Optimizer, Policy, Server
-from straggler.corrections import CORRECTIONS
+from straggler.corrections import correction_of
 from straggler.data.datasets import DATASETS
 from straggler.data.examples import ArrayExamples, Examples, Subset
 from straggler.data.given import GivenData, GivenModel
@@ -96,9 +96,9 @@ class Experiment(BaseModel):
 
     method: str = Field("asgd", exclude=True)  # a name for the three that follow
     policy: Annotated[Policy, *choice(POLICIES, "policy")]
-    correction: Annotated[Correction, *choice(CORRECTIONS, "correction")]
+    correction: Annotated[Correction, BeforeValidator(correction_of), *Text]
     optimizer: Annotated[Optimizer, *choice(OPTIMIZERS, "optimizer")]
-    lr: float = Field(0.01, gt=0)
+    lr: float = Field(0.01, gt=0, lt=1e30)
     momentum: float | None = None  # None: the optimizer's own default
     nesterov: bool | None = None
     weight_decay: float | None = None
@@ -139,12 +139,13 @@ class Experiment(BaseModel):
     def _name_the_pieces(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """A method stands for its pieces; a piece that is given wins."""
         name = settings.get("method", "asgd")
-        if name not in METHODS:
+        if not isinstance(name, str) or name not in METHODS:
             raise ValueError(f"unknown method {name!r}; {suggestion(str(name), METHODS)}")
         method = METHODS[name]
         pieces = {"policy": method.policy, "correction": method.correction, "optimizer": method.optimizer}
-        settings = pieces | {key: value for key, value in settings.items() if value is not None}
-        settings["optimizer"] = cls._with_shared_settings(settings)
+        given = {key: value for key, value in settings.items() if value is not None}
+        settings = pieces | given
+        settings["optimizer"] = cls._with_shared_settings(settings, own="optimizer" in given)
         for key in SHARED_SETTINGS:  # an optimizer that has them says what they are
             if hasattr(settings["optimizer"], key):
                 settings[key] = getattr(settings["optimizer"], key)
@@ -153,8 +154,11 @@ class Experiment(BaseModel):
         return settings
 
     @staticmethod
-    def _with_shared_settings(settings: Mapping[str, Any]) -> Optimizer:
-        """The optimizer with momentum, nesterov and weight decay from the keys of those names."""
+    def _with_shared_settings(settings: Mapping[str, Any], own: bool) -> Optimizer:
+        """The optimizer with momentum, nesterov and weight decay from the keys of those names.
+
+        What a method sets by default gives way; what the user wrote into the optimizer must agree.
+        """
         optimizer = parse(settings["optimizer"], OPTIMIZERS, "optimizer")
         changes = {}
         for key in SHARED_SETTINGS:
@@ -166,7 +170,7 @@ class Experiment(BaseModel):
                         f"{key}={settings[key]}: {optimizer.name} takes no {key}; leave it out, or use sgd"
                     )
                 continue
-            if key in optimizer.model_fields_set and getattr(optimizer, key) != settings[key]:
+            if own and key in optimizer.model_fields_set and getattr(optimizer, key) != settings[key]:
                 raise ValueError(f"{key} is given twice: {settings[key]}, and in {optimizer}; give one")
             changes[key] = settings[key]
         given = {key: getattr(optimizer, key) for key in optimizer.model_fields_set}
@@ -185,8 +189,13 @@ class Experiment(BaseModel):
             raise ValueError(
                 f"{self.method} has one worker, not {self.workers}; use workers=1, or asgd or ssgd"
             )
+        if self.optimizer.per_worker and self.policy.merges(self.workers):
+            raise ValueError(
+                f"{self.optimizer} keeps a velocity per worker, but {self.policy} merges several in a step; "
+                f"use the asynchronous policy, or sgd(momentum=…)"
+            )
         self.policy.check(self.workers)
-        LearningRate(self.lr, self.schedule)
+        LearningRate(self.lr, self.schedule)(self.epochs or 1.0)
         Durations(self.compute, self.delay, self.workers, self.seed)
         return self
 
@@ -282,6 +291,7 @@ class Experiment(BaseModel):
         """Train, unless this run exists already; what happened is in the folder `out`/id."""
         folder = Path(out) / self.id
         if not force and (finished := existing(folder)) is not None:
+            report(f"{folder} exists already; --force runs it again")
             return finished
         started = time.monotonic()
         try:

@@ -159,7 +159,7 @@ class Observer:
 
     def final(self) -> dict[str, Any]:
         """The last word on the model: every split, class by class."""
-        if len(self._kept) <= self.watch.snapshots:  # a budget of seconds ends between two arrivals
+        if self._kept and self._kept[-1][0] is not self.server.x:  # the budget ended between two snapshots
             self._snapshot()
         last = self._last if self._last.get("gradients") == self.server.gradients else self.measure()
         facts: dict[str, Any] = {"train_accuracy": None, "test_accuracy": None}

@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 from straggler.catalogue import split_call, suggestion
 from straggler.core import Optimizer
 
-__all__ = ["OPTIMIZERS", "LearningRate", "TorchOptimizer"]
+__all__ = ["OPTIMIZERS", "Dana", "DanaSlim", "LearningRate", "Multi", "TorchOptimizer", "schedulers"]
 
 # Set elsewhere (lr) or about speed on other hardware; they are not part of what an optimizer is.
 HIDDEN = {"params", "lr", "foreach", "maximize", "capturable", "differentiable", "fused"}
@@ -51,6 +51,20 @@ class TorchOptimizer(Optimizer):
         self._torch.param_groups[0]["lr"] = lr
         self._torch.step()
         return moved
+
+    def velocity(self) -> Tensor | None:
+        buffer: Tensor | None = self._torch.state[self._parameter].get("momentum_buffer")
+        return buffer
+
+    def decay(self) -> float:
+        return float(getattr(self, "weight_decay", 0.0)) if self.torch_class is torch.optim.SGD else 0.0
+
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._torch.state_dict()["state"]
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._torch.load_state_dict(self._torch.state_dict() | {"state": state})
 
 
 def tupled(value: Any) -> Any:
@@ -93,6 +107,90 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     for name, candidate in sorted(vars(torch.optim).items(), key=lambda item: (item[0] != "SGD", item[0]))
     if usable(candidate)
 }
+
+
+class PerWorkerMomentum(Optimizer):
+    """A velocity per worker, made when the worker first delivers: v ← μv + g + λx."""
+
+    per_worker: ClassVar[bool] = True
+    momentum: float = Field(0.9, gt=-1, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    _velocities: dict[int, Tensor] = PrivateAttr(default_factory=dict)
+    _last: Tensor | None = PrivateAttr(default=None)
+
+    def begin(self, x: Tensor, workers: int) -> None:
+        self._velocities, self._last = {}, None
+
+    def decayed(self, x: Tensor, direction: Tensor) -> Tensor:
+        return direction.add(x, alpha=self.weight_decay) if self.weight_decay else direction
+
+    def accelerate(self, direction: Tensor, worker: int) -> Tensor:
+        """The worker's new velocity, in place of its old one."""
+        velocity = self._velocities.get(worker)
+        if velocity is None:
+            velocity = self._velocities[worker] = torch.zeros_like(direction)
+        self._last = torch.add(direction, velocity, alpha=self.momentum, out=velocity)
+        return velocity
+
+    def velocity(self) -> Tensor | None:
+        return self._last
+
+    def decay(self) -> float:
+        return self.weight_decay
+
+
+class Multi(PerWorkerMomentum):
+    """Multi-ASGD: every worker has its own momentum at the server. Hakimi et al. 2019; Giladi et al. 2020."""
+
+    name: ClassVar[str] = "multi"
+    nesterov: bool = False  # send a worker the model ahead along its own velocity
+
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+        return x.add(self.accelerate(self.decayed(x, direction), worker), alpha=-lr)
+
+    def send(self, x: Tensor, lr: float, worker: int) -> Tensor:
+        velocity = self._velocities.get(worker)
+        return x if velocity is None or not self.nesterov else x.add(velocity, alpha=-lr * self.momentum)
+
+
+class Dana(PerWorkerMomentum):
+    """DANA-Zero: send the model after the momentum of all workers, x − ημ Σⱼvⱼ. Hakimi et al. 2019."""
+
+    name: ClassVar[str] = "dana"
+    _sum: Tensor | None = PrivateAttr(default=None)  # Σⱼvⱼ, kept up to date in O(d)
+
+    def begin(self, x: Tensor, workers: int) -> None:
+        super().begin(x, workers)
+        self._sum = torch.zeros_like(x)
+
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+        assert self._sum is not None
+        direction = self.decayed(x, direction)
+        if worker in self._velocities:
+            self._sum.add_(self._velocities[worker], alpha=self.momentum - 1)
+        self._sum.add_(direction)
+        return x.add(self.accelerate(direction, worker), alpha=-lr)
+
+    def send(self, x: Tensor, lr: float, worker: int) -> Tensor:
+        assert self._sum is not None
+        return x.add(self._sum, alpha=-lr * self.momentum) if self.momentum else x
+
+
+class DanaSlim(PerWorkerMomentum):
+    """DANA-Slim: the worker sends μv + g and keeps v; the server is plain ASGD. Hakimi et al. 2019.
+
+    Here the server keeps each worker's v, so that a gradient stays a pure function of its job.
+    """
+
+    name: ClassVar[str] = "dana-slim"
+
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+        direction = self.decayed(x, direction)
+        ahead = direction.add(self.accelerate(direction, worker), alpha=self.momentum)
+        return x.add(ahead, alpha=-lr)
+
+
+OPTIMIZERS |= {optimizer.name: optimizer for optimizer in (Multi, Dana, DanaSlim)}
 
 
 class LearningRate:

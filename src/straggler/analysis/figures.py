@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from straggler.record import Record
 
-__all__ = ["COLOURS", "comparison_figure"]
+__all__ = ["COLOURS", "comparison_figure", "error_against_workers"]
 
 # Okabe and Ito's palette: told apart by colour-blind readers and in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -39,6 +39,45 @@ def comparison_figure(records: Mapping[str, Record], target: float, path: Path) 
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
     return path
+
+
+def error_against_workers(runs: pl.DataFrame, path: Path) -> Path:
+    """Test error and mean gap over the number of workers, mean and standard deviation over seeds."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9, 3.8), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        methods = [method for method in runs["method"].unique(maintain_order=True) if method != "sgd"]
+        for position, method in enumerate(methods):
+            mine = runs.filter(pl.col("method") == method).group_by("workers", maintain_order=True)
+            for axes, column in ((left, "error"), (right, "gap")):
+                table = mine.agg(mean=pl.col(column).mean(), std=pl.col(column).std()).sort("workers")
+                draw_band(axes, table, method, position)
+        baseline = runs.filter(pl.col("method") == "sgd")["error"].mean()
+        left.axhline(float(baseline), color="0.4", linestyle=":", label="one worker")  # type: ignore[arg-type]
+        left.set(xlabel="workers", ylabel="test error (%)", title="Error after equal epochs")
+        right.set(xlabel="workers", ylabel="mean gap (RMSE)", title="Gap", yscale="symlog")
+        right.yaxis.set_major_formatter("{x:g}")
+        for axes in (left, right):
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(sorted(set(runs["workers"]) - {1}), sorted(set(runs["workers"]) - {1}))
+        figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", frameon=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
+    return path
+
+
+def draw_band(axes: Axes, table: pl.DataFrame, label: str, position: int) -> None:
+    style: dict[str, Any] = {"color": COLOURS[position], "linestyle": STYLES[position % len(STYLES)]}
+    axes.errorbar(
+        table["workers"],
+        table["mean"],
+        yerr=table["std"],
+        label=label,
+        marker="o",
+        markersize=4,
+        capsize=2,
+        **style,
+    )
 
 
 def draw_accuracy(axes: Axes, records: Mapping[str, Record], target: float) -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from straggler.record import Record
 
-__all__ = ["comparison", "description", "listing", "number"]
+__all__ = ["comparison", "description", "error_table", "listing", "number"]
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -58,6 +58,26 @@ def comparison(records: Mapping[str, Record], target: float) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     return table
+
+
+def error_table(runs: pl.DataFrame) -> Table:
+    """Test error by method and number of workers: mean ± standard deviation over seeds, NC where none learnt."""
+    workers = sorted(runs["workers"].unique())
+    rows = []
+    for (method,), group in runs.group_by(["method"], maintain_order=True):
+        cells = [error_cell(group.filter(pl.col("workers") == count)) for count in workers]
+        rows.append([str(method), *cells])
+    return listing("test error (%)", ["method", *(f"N = {count}" for count in workers)], rows)
+
+
+def error_cell(runs: pl.DataFrame) -> str:
+    if runs.is_empty():
+        return ""
+    if not runs["converged"].any():
+        return "NC"
+    missed = len(runs) - int(runs["converged"].sum())
+    text = f"{number(runs['error'].mean())} ± {number(runs['error'].std() or 0.0)}"
+    return f"{text} ({missed} of {len(runs)} NC)" if missed else text
 
 
 def description(record: Record) -> Group:

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
@@ -118,7 +117,10 @@ class Child:
     def __init__(self, problem: SharedMemory, inherited: list[int], layout: Layout) -> None:
         memory = SharedMemory(DEPTH * layout.bytes)
         ours, theirs = socket.socketpair()
-        command = f"from straggler.engines.compute import serve; serve({theirs.fileno()}, {memory.fd})"
+        command = (  # Ctrl-C is the parent's to handle, also while the child still imports
+            "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+            f"from straggler.engines.compute import serve; serve({theirs.fileno()}, {memory.fd})"
+        )
         self.process = subprocess.Popen(
             [sys.executable, "-c", command],
             pass_fds=[theirs.fileno(), memory.fd, problem.fd, *inherited],
@@ -286,7 +288,6 @@ class Pool(Compute):
 
 def serve(connection_fd: int, memory_fd: int) -> None:
     """A process of the pool: perform tasks until the other end closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
     with Connection(connection_fd) as connection:
         try:

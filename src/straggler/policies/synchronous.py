@@ -14,6 +14,9 @@ class Synchronous(Policy):
     name: ClassVar[str] = "synchronous"
     aggregate: Literal["mean", "sum"] = "mean"
 
+    def merges(self, workers: int) -> bool:
+        return workers > 1
+
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         server.merge(arrival)
         if server.busy:  # somebody is still computing

@@ -1,0 +1,3 @@
+"""Where jobs run: in virtual time; on processes and clusters to come."""
+
+__all__: list[str] = []

@@ -1,0 +1,81 @@
+"""The ASU server: between synchronous and asynchronous by three numbers."""
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, PrivateAttr
+from torch import Tensor
+
+from straggler.core import Arrival, Policy, Server
+
+__all__ = ["Hybrid"]
+
+
+class Hybrid(Policy):
+    """Step on k usable gradients; workers go on with the weights last pulled. Shah and Hatgadkar 2020.
+
+    A gradient is usable if its worker pushed at most `staleness_tolerance` more than the one that pushed
+    least when the iteration began; others are set aside for the next iteration. When nobody computes and k
+    are not reached, those collected count as pushed (the original crashed there). Every
+    `pull_weights_interval` iterations the weights that workers are given become the server's.
+    """
+
+    name: ClassVar[str] = "hybrid"
+    num_workers_ps_update: int = Field(1, ge=1)
+    staleness_tolerance: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 9999
+    pull_weights_interval: int = Field(1, ge=1)
+    aggregate: Literal["mean", "sum"] = "mean"
+    _pushes: list[int] = PrivateAttr()
+    _least: int = PrivateAttr()  # pushes when the iteration began
+    _collected: list[int] = PrivateAttr()
+    _pulled: tuple[int, Tensor] | None = PrivateAttr()
+    _given: dict[int, tuple[int, Tensor] | None] = PrivateAttr()  # what each worker goes on with
+
+    def check(self, workers: int) -> None:
+        if self.num_workers_ps_update > workers:
+            raise ValueError(
+                f"{self}: there are only {workers} workers; use num_workers_ps_update ≤ {workers}"
+            )
+
+    def merges(self, workers: int) -> bool:
+        return self.num_workers_ps_update > 1
+
+    def reset(self, server: Server) -> None:
+        self._pushes = [0] * len(server.finished)
+        self._least, self._collected, self._pulled, self._given = 0, [], None, {}
+
+    def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
+        server.aside.append(arrival)
+        starting = self._iterate(server)
+        if not server.busy and not starting and server.aside:
+            self._least = min(pushes + (w in self._collected) for w, pushes in enumerate(self._pushes))
+            starting = self._iterate(server)
+        return starting
+
+    def _iterate(self, server: Server) -> list[int]:
+        """Collect what is usable, in order of arrival; with k of them step, and iterate again."""
+        most, wanted = (
+            self._least + self.staleness_tolerance,
+            self.num_workers_ps_update - len(self._collected),
+        )
+        for usable in [a for a in server.aside if self._pushes[a.worker] <= most][:wanted]:
+            server.aside.remove(usable)
+            server.merge(usable)
+            self._collected.append(usable.worker)
+        if len(self._collected) < self.num_workers_ps_update:
+            return []
+        return self._step(server) + self._iterate(server)
+
+    def _step(self, server: Server) -> list[int]:
+        server.step(self.aggregate)
+        if (server.k - 1) % self.pull_weights_interval == 0:
+            self._pulled = (server.k, server.optimizer.send(server.x, server.lr, -1))
+        for worker in self._collected:
+            self._pushes[worker] += 1
+            self._given[worker] = self._pulled
+        self._least = min(self._pushes)
+        starting, self._collected = self._collected, []
+        return starting
+
+    def view(self, server: Server, worker: int) -> tuple[int, Tensor]:
+        return self._given.get(worker) or super().view(server, worker)
