@@ -7,6 +7,7 @@ seeds. Run it with `make methods`; finished cells are not run again.
 import argparse
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 
 import polars as pl
@@ -56,7 +57,7 @@ def cell(method: str, workers: int, seed: int, epochs: float, out: Path) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=float, default=5)
+    parser.add_argument("--epochs", type=float, default=4)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--results", type=Path, default=Path("results/methods"))
@@ -68,7 +69,7 @@ def main() -> None:
     if not arguments.draw:
         cells = [("sgd", 1, seed) for seed in range(arguments.seeds)]
         cells += [(m, n, s) for n in WORKERS for m in METHODS for s in range(arguments.seeds)]
-        with ProcessPoolExecutor(os.cpu_count()) as pool:
+        with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
             futures = [pool.submit(cell, *c, arguments.epochs, arguments.out) for c in cells]
             done = track(as_completed(futures), "runs", total=len(cells), console=console)
             rows = [future.result() for future in done]

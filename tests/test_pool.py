@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,7 @@ def sha(folder: Path, jobs: int, **settings: Any) -> str:
 
 def ready(pool: Pool) -> Pool:
     """Wait until its processes are up, so that they and not this one compute."""
-    deadline = time.monotonic() + 60
-    while not all(child.ready for child in pool._children):
-        pool._listen(timeout=1)
-        assert time.monotonic() < deadline
+    pool.wait_until_ready()
     return pool
 
 

@@ -1,6 +1,7 @@
 """What every method reduces to, and what each does to a gradient, worked out by hand."""
 
 import copy
+import gc
 import math
 from typing import Any
 
@@ -498,3 +499,48 @@ def test_every_method_goes_on_from_its_saved_state(method: str) -> None:
     assert torch.equal(server.x, fresh.x)
     assert server.k == fresh.k > 20
     assert server.ledger == fresh.ledger
+
+
+STATE = {  # model-sized tensors beside the model and what is in flight, for 4 workers
+    **dict.fromkeys(METHODS, 0),
+    "nag-asgd": 1,
+    "async-adam": 2,
+    "multi-asgd": 4,
+    "sa": 1,
+    "ga": 3,
+    "dc-asgd-a": 4,
+    "dana": 5,
+    "dana-slim": 4,
+    "dana-sa": 5,
+    "dana-ga": 7,
+    "dana-dc": 5,
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_keeps_a_copy_it_does_not_need(method: str) -> None:
+    """Between steps: the model, one model per job in flight that differs, and the method's own state."""
+    size, workers = 10_007, 1 if METHODS[method].single else 4
+    settings = Experiment(dataset="quadratic", method=method, workers=workers)
+    pieces = (settings.policy, settings.correction, settings.optimizer)
+    server = Server(torch.zeros(size), torch.zeros(0), workers, *pieces, lambda epoch: 1e-3, 10**9)
+    server.begin()
+    for number in range(41):
+        worker = number % workers
+        if worker in server.busy:
+            job = server.busy[worker]
+            server.receive(
+                Arrival(
+                    job,
+                    0.0,
+                    0.0,
+                    1,
+                    lambda n=number: Gradient(torch.full((size,), 1.0 + n), 0.0, torch.zeros(0)),
+                )
+            )
+    del job
+    gc.collect()
+    alive = [o for o in gc.get_objects() if type(o) in (Tensor, torch.nn.Parameter) and o.numel() == size]
+    found = {tensor.data_ptr() for tensor in alive}
+    in_flight = {job.x.data_ptr() for job in server.busy.values()} | {server.x.data_ptr()}
+    assert len(found) == len(in_flight) + STATE[method] + (server.held > 0)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from straggler.buffers import MeanOfLatest
 from straggler.catalogue import Entry
+from straggler.ledger import Ledger
 
 __all__ = [
     "Arrival",
@@ -19,7 +20,6 @@ __all__ = [
     "Engine",
     "Gradient",
     "Job",
-    "Ledger",
     "Optimizer",
     "Policy",
     "Server",
@@ -170,21 +170,6 @@ class Diverged(ArithmeticError):
     """A worker reported a loss that is not a finite number."""
 
 
-@dataclass
-class Ledger:
-    """Where every dispatched job went."""
-
-    dispatched: int = 0
-    applied: int = 0
-    dropped: int = 0
-    cancelled: int = 0
-
-    def check(self, in_flight: int) -> None:
-        accounted = self.applied + self.dropped + self.cancelled + in_flight
-        if accounted != self.dispatched:
-            raise AssertionError(f"{self} with {in_flight} in flight accounts for {accounted} jobs")
-
-
 class Server:
     """The model, what every worker is on, and the three pieces that decide."""
 
@@ -264,12 +249,13 @@ class Server:
         """Let the policy decide on an arrival; say what became of it, and the jobs that start now."""
         worker, k = arrival.worker, self.k
         del self.busy[worker]
-        self.cancelled, self._merged_now = [], []
+        self.cancelled = []
         self.finished[worker] += 1
         self.gradients += 1
         self.samples += arrival.samples
         starting = self.policy.receive(self, arrival)
         decision = self._decision(arrival, stepped=self.k > k)
+        self._merged_now = []
         jobs = [self._assign(w) for w in starting if w in self.active]
         return decision, jobs
 
@@ -338,7 +324,7 @@ class Server:
 
     def _clear_pending(self) -> None:
         self.held, self._pending_staleness, self._scale, self._last_worker = 0, 0, 1.0, -1
-        self._pending = self.x  # a placeholder: nothing is held
+        self._pending = self.x[:0]  # nothing
 
     def _assign(self, worker: int) -> Job:
         if worker in self.busy:  # its batch goes back: `finished` did not move

@@ -36,7 +36,7 @@ class TorchOptimizer(Optimizer):
             raise ValueError(f"torch.optim.{self.torch_class.__name__} refuses it: {error}") from None
 
     def begin(self, x: Tensor, workers: int) -> None:
-        self._parameter = torch.nn.Parameter(x.clone())
+        self._parameter = torch.nn.Parameter(x)
         settings = {key: tupled(getattr(self, key)) for key in type(self).model_fields}
         momentum = settings.get("momentum", 0.0)
         if momentum < 0:  # torch's constructors refuse what their steps can do
@@ -50,6 +50,7 @@ class TorchOptimizer(Optimizer):
         self._parameter.data, self._parameter.grad = moved, direction
         self._torch.param_groups[0]["lr"] = lr
         self._torch.step()
+        self._parameter.grad = None  # or the last gradient would live on
         return moved
 
     def velocity(self) -> Tensor | None:

@@ -61,7 +61,7 @@ def comparison(records: Mapping[str, Record], target: float) -> Table:
 
 
 def error_table(runs: pl.DataFrame) -> Table:
-    """Test error by method and number of workers: mean ± standard deviation over seeds, NC where none learnt."""
+    """Test error by method and number of workers: mean ± std over seeds; NC where none learnt."""
     workers = sorted(runs["workers"].unique())
     rows = []
     for (method,), group in runs.group_by(["method"], maintain_order=True):

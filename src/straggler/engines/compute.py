@@ -168,6 +168,10 @@ class Pool(Compute):
         self._selector.register(child.connection, EVENT_READ, child)
         return child
 
+    def wait_until_ready(self) -> None:
+        while not all(child.ready for child in self._children):
+            self._listen(timeout=None)
+
     def ahead(self, upcoming: Callable[[], Task | None], urgent: bool = False) -> None:
         self._listen(timeout=0)
         while (seat := self._free_seat() or (self._vacated_seat() if urgent else None)) is not None:

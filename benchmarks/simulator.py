@@ -1,0 +1,229 @@
+"""What simulating costs, as ratios, interleaved in one run: `make bench` on a quiet machine.
+
+1. The simulator on one core and on two against a bare torch loop over the same gradients.
+2. Arrivals per second without gradients, for 10 to 10,000 workers.
+3. Memory of 1,000 LeNet-5 workers.
+4. The server's cost per arrival of every method, in units of one axpy over the model.
+"""
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+
+from straggler.analysis.tables import listing
+from straggler.core import Arrival, Gradient, Server
+from straggler.delays import Durations
+from straggler.engines.compute import Compute, Pool
+from straggler.engines.simulator import Simulator
+from straggler.experiment import Experiment
+from straggler.methods import METHODS
+from straggler.problem import Chunk, Supervised, one_thread
+from straggler.train import Budget, train
+
+console = Console()
+
+
+def lenet(**settings: object) -> Experiment:
+    return Experiment(
+        dataset="fashion-mnist", model="lenet5", lr=0.005, momentum=0.9, eval_every=0, **settings
+    )
+
+
+def bare_loop(experiment: Experiment, gradients: int) -> float:
+    """Seconds of a plain torch loop on the batches of the simulation."""
+    problem = experiment.problem()
+    assert isinstance(problem, Supervised)
+    module = problem.model()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.005, momentum=0.9)
+    started = time.perf_counter()
+    for number in range(gradients):
+        batch = problem.batch(number % experiment.workers, number // experiment.workers)
+        inputs, targets = problem.splits["train"].fetch(batch)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(inputs), targets).backward()
+        optimizer.step()
+    return time.perf_counter() - started
+
+
+def simulated(experiment: Experiment, gradients: int, jobs: int) -> float:
+    """Seconds of the loop in the simulator, as a run without a record."""
+    problem = experiment.problem()
+    compute = Pool(problem, jobs) if jobs > 1 else Compute(problem)
+    try:
+        if isinstance(compute, Pool):
+            compute.wait_until_ready()
+        server = experiment.server(problem)
+        durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
+        started = time.perf_counter()
+        train(server, Simulator(compute, durations), Budget(gradients=gradients), lambda *seen: None)
+        return time.perf_counter() - started
+    finally:
+        compute.close()
+
+
+def against_a_bare_loop(gradients: int, rounds: int) -> None:
+    experiment = lenet(workers=8, compute="gamma(mean=1, cv=0.2)")
+    ways: dict[str, Callable[[], float]] = {
+        "bare torch loop": lambda: bare_loop(experiment, gradients),
+        "simulator, 1 core": lambda: simulated(experiment, gradients, 1),
+        "simulator, 2 cores": lambda: simulated(experiment, gradients, 2),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            seconds[name].append(way())
+    bare = seconds["bare torch loop"]
+    rows = []
+    for name, times in seconds.items():
+        ratios = [b / t for b, t in zip(bare, times, strict=True)]
+        rows.append(
+            [
+                name,
+                f"{1000 * statistics.median(times) / gradients:.2f} ms",
+                f"{statistics.median(ratios):.3f}",
+            ]
+        )
+    title = (
+        f"LeNet-5, batch 32, 8 asynchronous workers, {gradients} gradients, median of {rounds} interleaved"
+    )
+    console.print(listing(title, ["", "per gradient", "speed against the bare loop"], rows))
+
+
+class Nothing:
+    """A problem whose gradients cost nothing: what is left is the loop, the server and the clock."""
+
+    classes: tuple[str, ...] = ()
+    samples = 1
+
+    def __init__(self) -> None:
+        self.zero = torch.zeros(1)
+        self.nothing = Gradient(self.zero, 0.0, self.zero[:0])
+
+    def initial(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.zero, self.zero[:0]
+
+    def batch_samples(self, worker: int, index: int) -> int:
+        return 1
+
+    def batches(self, worker: int) -> int:
+        return 1
+
+    def gradient(self, x: torch.Tensor, buffers: torch.Tensor, worker: int, index: int) -> Gradient:
+        return self.nothing
+
+    def chunks(self, split: str) -> int:
+        return 0
+
+    def evaluate(self, x: torch.Tensor, buffers: torch.Tensor, split: str, chunk: int) -> Chunk:
+        return Chunk(0.0, 1)
+
+    def labels(self, split: str) -> None:
+        return None
+
+    def named(self, x: torch.Tensor, buffers: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {}
+
+
+def arrivals_per_second(arrivals: int) -> None:
+    rows = []
+    first = 0.0
+    for workers in (10, 1_000, 10_000):
+        experiment = Experiment(dataset="quadratic", workers=workers, compute="exponential(mean=1)")
+        problem = Nothing()
+        simulator = Simulator(Compute(problem), Durations(experiment.compute, [], workers, 0))
+        server = experiment.server(problem)
+        started = time.perf_counter()
+        train(server, simulator, Budget(gradients=arrivals + workers), lambda *seen: None)
+        cost = (time.perf_counter() - started) / (arrivals + workers)
+        first = first or cost
+        rows.append([f"{workers:,}", f"{1 / cost:,.0f} /s", f"{1e6 * cost:.1f} µs", f"{cost / first:.2f}"])
+    console.print(
+        listing("Arrivals without gradients", ["workers", "rate", "each", "against 10 workers"], rows)
+    )
+
+
+def memory(workers: int) -> None:
+    """Peak memory of a process with so many workers, less that of one with one."""
+    peaks = {}
+    for count in (1, workers):
+        command = [sys.executable, __file__, "--peak", str(count)]
+        peaks[count] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    model = 61_706 * 4 / 2**20
+    rows = [[f"{count:,}", f"{peak / 1024:,.0f} MiB"] for count, peak in peaks.items()]
+    rows.append(["each, in models", f"{(peaks[workers] - peaks[1]) / 1024 / (workers - 1) / model:.2f}"])
+    console.print(
+        listing("Peak memory, LeNet-5, asynchronous, two passes over all workers", ["workers", ""], rows)
+    )
+
+
+def peak(workers: int) -> None:
+    with one_thread():
+        simulated(lenet(workers=workers), 2 * workers, jobs=1)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def server_costs(size: int, arrivals: int = 300) -> None:
+    """Time of `receive` with ready-made gradients, in axpys of the same size."""
+    x, g = torch.randn(size), torch.randn(size)
+    rows = []
+    for name, method in METHODS.items():
+        workers = 1 if method.single else 8
+        experiment = Experiment(method=name, workers=workers, lr=1e-6)
+        server = Server(
+            x,
+            x[:0],
+            workers,
+            experiment.policy,
+            experiment.correction,
+            experiment.optimizer,
+            lambda e: 1e-6,
+            10**9,
+        )
+        server.begin()
+        axpy, receive = [], []
+        for number in range(arrivals):
+            started = time.perf_counter()
+            torch.add(x, g, alpha=0.1)
+            axpy.append(time.perf_counter() - started)
+            worker = number % workers
+            if worker not in server.busy:
+                continue
+            arrival = Arrival(server.busy[worker], 0.0, 0.0, 1, lambda: Gradient(g, 1.0, x[:0]))
+            started = time.perf_counter()
+            server.receive(arrival)
+            receive.append(time.perf_counter() - started)
+        unit = statistics.median(axpy)
+        rows.append(
+            [name, f"{1e6 * statistics.mean(receive):.0f} µs", f"{statistics.mean(receive) / unit:.1f}"]
+        )
+    console.print(
+        listing(f"Server cost per arrival, {size:,} parameters", ["method", "mean", "in axpys"], rows)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gradients", type=int, default=600)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak:
+        return peak(arguments.peak)
+    with one_thread():
+        against_a_bare_loop(arguments.gradients, arguments.rounds)
+        arrivals_per_second(200_000)
+        memory(1_000)
+        server_costs(61_706)
+        server_costs(1_000_000)
+    return None
+
+
+if __name__ == "__main__":
+    main()
