@@ -27,12 +27,14 @@ PACKAGE = ROOT / "src" / "straggler"
 LEVELS = [
     {"catalogue", "randomness", "references", "buffers", "ledger"},
     {"core"},
-    {"train", "delays", "data", "record"},
+    {"train", "delays", "data", "record", "checkpoint"},
     {"policies", "corrections", "optimizers", "methods", "problem", "engines"},
     {"observe"},
+    {"keeper"},
     {"run"},
     {"experiment"},
     {"analysis", "progress"},
+    {"catalogues"},
     {"cli"},
 ]
 LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}

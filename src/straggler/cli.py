@@ -4,7 +4,6 @@ import json
 import sys
 import tomllib
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -14,33 +13,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from straggler.analysis.tables import description, listing, number
-from straggler.catalogue import InputError, explain, suggestion, written
-from straggler.corrections import CORRECTIONS
+from straggler.catalogue import InputError, explain, suggestion
+from straggler.catalogues import CATALOGUES, catalogue_table
 from straggler.data.datasets import DATASETS, DataError, status
-from straggler.data.models import MODELS
-from straggler.data.partitions import PARTITIONS
-from straggler.delays import DELAYS, DurationError
+from straggler.delays import DurationError
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
-from straggler.optimizers import OPTIMIZERS, schedulers
-from straggler.policies import POLICIES
-from straggler.problem import Quadratics
 from straggler.progress import Bar
 from straggler.record import Record, RecordError
 
 __all__ = ["app", "main"]
-
-CATALOGUES: dict[str, Mapping[str, Any]] = {
-    "methods": METHODS,
-    "policies": POLICIES,
-    "corrections": CORRECTIONS,
-    "optimizers": OPTIMIZERS,
-    "schedules": schedulers(),
-    "delays": DELAYS,
-    "partitions": PARTITIONS,
-    "models": MODELS,
-    "datasets": DATASETS | {Quadratics.name: Quadratics},
-}
 
 app = typer.Typer(
     help="What happens to SGD when workers are not equally fast.\n\n"
@@ -153,6 +135,10 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", rich_help_panel=SEEN, help="Any key of an experiment."),
     ] = None,
+    checkpoint_every: Annotated[
+        str,
+        typer.Option(rich_help_panel=SEEN, help="Host seconds (60s) or updates (500) between checkpoints."),
+    ] = "60s",
     force: Annotated[
         bool, typer.Option("--force", rich_help_panel=SEEN, help="Run it again though its record exists.")
     ] = False,
@@ -164,11 +150,24 @@ def run(
     flags = {key: value for key, value in locals().items() if key in Experiment.model_fields}
     settings = (read_config(config) if config else {}) | read_pairs(set_ or [])
     experiment = Experiment(**settings | {key: value for key, value in flags.items() if value is not None})
+    carry_out(experiment, out_folder, jobs, force, data, checkpoint_every, as_json)
+
+
+def carry_out(
+    experiment: Experiment,
+    folder: Path,
+    jobs: int | None,
+    force: bool,
+    data: Path | None,
+    checkpoint_every: str,
+    as_json: bool,
+) -> None:
     try:
         with Bar(err, f"{experiment.policy} × {experiment.workers}") as bar:
-            record = experiment.run(out_folder, jobs, force, data, bar.update, bar.say)
+            record = experiment.run(folder, jobs, force, data, bar.update, bar.say, checkpoint_every)
     except KeyboardInterrupt:
-        complain(f"interrupted; what happened so far is in {out_folder / experiment.id}", code=130)
+        kept = folder / experiment.id
+        complain(f"interrupted; what happened so far is in {kept}; straggler resume {kept} goes on", code=130)
     if as_json:
         print(json.dumps(record.summary | {"record": str(record.path)}))  # it may have moved since
     else:
@@ -215,6 +214,25 @@ def read_pairs(pairs: list[str]) -> dict[str, Any]:
     return settings
 
 
+@app.command(rich_help_panel="Train")
+def resume(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The folder of a run, or the beginning of its id.")
+    ],
+    out_folder: Annotated[Path, typer.Option("--out", help="Where records are.")] = Path("runs"),
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that compute.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A folder with the data files.")] = None,
+    checkpoint_every: Annotated[str, typer.Option(help="Host seconds (60s) or updates (500).")] = "60s",
+    as_json: Annotated[bool, typer.Option("--json", help="The summary as one line of JSON, last.")] = False,
+) -> None:
+    """Go on with a run that was interrupted or killed; the result is the same to the bit."""
+    record = find(run, out_folder)
+    experiment = Experiment(**tomllib.loads(record.text))
+    if experiment.id != record.path.name:
+        raise InputError(f"{record.path} is not named by its id {experiment.id}; give the folder that name")
+    carry_out(experiment, record.path.parent, jobs, False, data, checkpoint_every, as_json)
+
+
 @app.command("list", rich_help_panel="Look")
 def list_(what: Annotated[str | None, typer.Argument(help=", ".join(CATALOGUES))] = None) -> None:
     """Show what there is to choose from, with settings and defaults."""
@@ -222,30 +240,6 @@ def list_(what: Annotated[str | None, typer.Argument(help=", ".join(CATALOGUES))
         raise InputError(f"nothing to list under {what!r}; {suggestion(what, CATALOGUES)}")
     for name in [what] if what else CATALOGUES:
         out.print(catalogue_table(name))
-
-
-def catalogue_table(name: str) -> Any:
-    entries = CATALOGUES[name]
-    if name == "methods":
-        rows = [
-            [key, f"{m.policy} × {m.correction} × {m.optimizer}", m.summary, m.citation]
-            for key, m in METHODS.items()
-        ]
-        return listing(name, ["method", "policy × correction × optimizer", "", "paper"], rows)
-    if name == "schedules":
-        rows = [[key, entry.__name__.replace("<lambda>", "none")] for key, entry in entries.items()]
-        return listing(name, ["schedule", "torch.optim.lr_scheduler"], rows)
-    rows = [
-        [key, settings_text(entry), (entry.__doc__ or "").split("\n")[0]] for key, entry in entries.items()
-    ]
-    return listing(name, ["name", "settings", ""], rows)
-
-
-def settings_text(entry: Any) -> str:
-    return ", ".join(
-        key if field.is_required() else f"{key}={written(field.get_default())}"
-        for key, field in entry.model_fields.items()
-    )
 
 
 @app.command(rich_help_panel="Look")

@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from straggler.catalogue import InputError, parse, suggestion
+from straggler.checkpoint import newest
 from straggler.core import Correction, Optimizer, Policy, Server
 from straggler.corrections import correction_of
 from straggler.data.datasets import DATASETS
@@ -33,6 +34,7 @@ from straggler.data.given import GivenData, GivenModel
 from straggler.data.models import MODELS
 from straggler.data.partitions import PARTITIONS, Partition
 from straggler.delays import DELAYS, Durations, Law
+from straggler.keeper import Every
 from straggler.methods import METHODS
 from straggler.observe import Progress, Watch
 from straggler.optimizers import OPTIMIZERS, LearningRate
@@ -287,8 +289,9 @@ class Experiment(BaseModel):
         data: Path | None = None,
         progress: Callable[[Progress], None] | None = None,
         report: Callable[[str], None] = lambda line: None,
+        checkpoint_every: str = "60s",
     ) -> Record:
-        """Train, unless this run exists already; what happened is in the folder `out`/id."""
+        """Train, or go on where it was interrupted, unless it is done; what happened is in `out`/id."""
         folder = Path(out) / self.id
         if not force and (finished := existing(folder)) is not None:
             report(f"{folder} exists already; --force runs it again")
@@ -298,7 +301,12 @@ class Experiment(BaseModel):
             problem = self.problem(data, report)
         except ValueError as error:
             raise InputError(str(error)) from error
-        with Recorder(folder, self.to_toml(), sys.argv) as recorder:
+        resumed = None if force else newest(folder, report)
+        if resumed is not None:
+            report(f"goes on from a checkpoint after {resumed['server']['k']:,} updates; --force starts anew")
+            started -= resumed["elapsed"]
+        every = Every.parse(checkpoint_every)
+        with Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"]) as recorder:
             run(
                 self.server(problem),
                 problem,
@@ -307,7 +315,9 @@ class Experiment(BaseModel):
                 recorder,
                 Watch(self.eval_every, self.train_metrics, self.snapshots, progress),
                 jobs or os.cpu_count() or 1,
+                every,
                 {"id": self.id, "started": started},
+                resumed,
             )
         return Record(folder)
 

@@ -51,6 +51,19 @@ class Watch:
 class Observer:
     """Called after every arrival."""
 
+    _KEPT = (
+        *(
+            "seconds",
+            "measuring",
+            "_losses",
+            "_last",
+            "_recent_loss",
+            "_accuracy",
+            "_next_evaluation",
+            "_kept",
+        ),
+    )
+
     def __init__(
         self, server: Server, compute: Compute, budget: Budget, recorder: Recorder, watch: Watch
     ) -> None:
@@ -65,7 +78,22 @@ class Observer:
         self._next_evaluation = watch.eval_every or math.inf
         self._kept: list[tuple[Tensor, Tensor, int, float]] = []
         self._shown = 0.0
+
+    def begin(self) -> None:
+        """The model before the first step."""
         self._snapshot()
+        if self.watch.eval_every:
+            self.measure()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must keep."""
+        found = {split: torch.from_numpy(found) for split, found in self._predictions.items()}
+        return {name: getattr(self, name) for name in self._KEPT} | {"_predictions": found}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name in self._KEPT:
+            setattr(self, name, state[name])
+        self._predictions = {split: found.numpy() for split, found in state["_predictions"].items()}
 
     def __call__(self, arrival: Arrival, decision: Decision, before: Tensor) -> None:
         self.seconds = arrival.time

@@ -108,8 +108,10 @@ class Record:
 class Recorder:
     """Writes a record while it happens; every file is whole or absent."""
 
-    def __init__(self, folder: Path, text: str, command: list[str]) -> None:
-        self.path = folder
+    def __init__(
+        self, folder: Path, text: str, command: list[str], resumed: Mapping[str, Any] | None = None
+    ) -> None:
+        self.path, self._resumed = folder, resumed
         self._rows: dict[str, list[Any]] = {column: [] for column in ARRIVALS}
         self._curve: list[dict[str, Any]] = []
         self._parts, self._flushed = 0, time.monotonic()
@@ -128,7 +130,10 @@ class Recorder:
             raise RecordError(
                 f"{self.path} cannot be written ({error.strerror}): choose another folder with --out"
             ) from None
-        self._clear()
+        if self._resumed is None:
+            self._clear()
+        else:
+            self._go_back(self._resumed)
         write_text(self.path / "environment.json", json.dumps(environment(self._command), indent=1))
         self.summary({"status": "running"})
         write_text(self.path / "experiment.toml", self._text)  # last: from now on the folder is a record
@@ -180,12 +185,29 @@ class Recorder:
         write_parquet(Record(self.path).arrivals, self.path / "arrivals.parquet")
         shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
         self.summary(facts)
+        self._drop_checkpoints()
+
+    def _drop_checkpoints(self) -> None:
+        for checkpoint in self.path.glob("checkpoint-*.safetensors"):
+            checkpoint.unlink()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must know to forget what was written after it."""
+        self.flush()
+        return {"curve": self._curve, "parts": self._parts}
+
+    def _go_back(self, state: Mapping[str, Any]) -> None:
+        self._curve, self._parts = list(state["curve"]), state["parts"]
+        for part in (self.path / "arrivals.parts").glob("*.parquet"):
+            if int(part.stem) >= self._parts:
+                part.unlink()
 
     def _clear(self) -> None:
         """What an earlier try left here goes; nothing else does."""
         names = ("experiment.toml", "environment.json", "summary.json", "curve.parquet", "arrivals.parquet")
         for name in (*names, "weights.safetensors", "snapshots.safetensors"):
             (self.path / name).unlink(missing_ok=True)
+        self._drop_checkpoints()
         shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
 
 

@@ -7,6 +7,7 @@ from straggler.core import Server
 from straggler.delays import Durations
 from straggler.engines.compute import Compute, Pool
 from straggler.engines.simulator import Simulator
+from straggler.keeper import Every, Keeper
 from straggler.observe import Observer, Watch, weights_sha256
 from straggler.problem import Problem, one_thread
 from straggler.record import Recorder
@@ -23,16 +24,20 @@ def run(
     recorder: Recorder,
     watch: Watch,
     jobs: int,
+    every: Every,
     facts: dict[str, Any],
+    resumed: dict[str, Any] | None = None,
 ) -> None:
-    """Train in virtual time on so many processes and record it."""
+    """Train in virtual time on so many processes, record it, and save it now and then."""
     with one_thread():
         compute = Pool(problem, jobs) if jobs > 1 else Compute(problem)
         try:
             observer = Observer(server, compute, budget, recorder, watch)
-            begun = time.monotonic()
-            end = train(server, Simulator(compute, durations), budget, observer)
-            facts |= {"train_seconds": time.monotonic() - begun - observer.measuring}
+            keeper = Keeper(every, server, Simulator(compute, durations), observer, recorder)
+            keeper.restore(resumed) if resumed else observer.begin()
+            with keeper.listening():
+                end = train(server, keeper.engine, budget, keeper)
+            facts |= {"train_seconds": keeper.elapsed() - observer.measuring}
             facts |= {"status": "diverged" if end else "finished", "error": str(end) if end else None}
             conclude(server, problem, observer, recorder, facts)
         finally:

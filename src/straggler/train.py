@@ -36,7 +36,7 @@ class Budget:
 
 def train(server: Server, engine: Engine, budget: Budget, observe: Observe) -> Diverged | None:
     """Run to the end of the budget; a run that diverges ends there, and says so."""
-    jobs = server.begin()
+    jobs = list(server.busy.values()) or server.begin()  # a restored server has its jobs
     while True:
         for job in jobs:
             engine.submit(job)

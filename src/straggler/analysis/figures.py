@@ -86,7 +86,15 @@ def draw_accuracy(axes: Axes, records: Mapping[str, Record], target: float) -> N
         style: dict[str, Any] = {"color": COLOURS[position], "linestyle": STYLES[position % len(STYLES)]}
         axes.plot(curve["seconds"], curve["test_accuracy"], label=name, linewidth=1.8, **style)
     axes.axhline(target, color="0.4", linewidth=0.8, linestyle=":")
-    axes.text(0, target, f" {target:g} %", va="bottom", color="0.3")
+    axes.text(
+        0.99,
+        target,
+        f"{target:g} %",
+        va="bottom",
+        ha="right",
+        color="0.3",
+        transform=axes.get_yaxis_transform(),
+    )
     axes.set(xlabel="virtual time (s)", ylabel="test accuracy (%)", title="Accuracy over time")
     axes.legend(loc="lower right", frameon=False)
 
@@ -118,7 +126,7 @@ def draw_timeline(axes: Axes, name: str, record: Record, jobs: int = 6) -> None:
             time - started,
             left=started,
             height=0.75,
-            color=COLOURS[worker % 2 * 5],
+            color=COLOURS[0],
             edgecolor="white",
             linewidth=0.6,
         )

@@ -22,14 +22,23 @@ class Simulator:
         self._unstarted: list[Entry] = []  # those whose gradient nobody computes yet
         self._current: dict[int, Task] = {}  # what each worker is on
         self._given: Task | None = None  # the gradient of the last arrival
+        self.started: dict[int, float] = {}  # when each worker's job began
+        self.launches: dict[int, int] = {}  # and which of its jobs that is
+        self._resumed: dict[int, float] = {}
+
+    def resume(self, now: float, started: dict[int, float]) -> None:
+        """Go on at a time; jobs submitted next by these workers began when they did."""
+        self.now, self._resumed = now, dict(started)
 
     def submit(self, job: Job) -> None:
         task = self.compute.gradient_task(job.x, job.buffers, job.worker, job.index)
         if (abandoned := self._current.get(job.worker)) is not None:
             self.compute.abandon(abandoned)
         self._current[job.worker] = task
-        time = self.now + self.durations(job.worker, job.launch)
-        entry = (time, job.worker, job.launch, self.now, job, task)
+        started = self.started[job.worker] = self._resumed.pop(job.worker, self.now)
+        self.launches[job.worker] = job.launch
+        time = started + self.durations(job.worker, job.launch)
+        entry = (time, job.worker, job.launch, started, job, task)
         heappush(self._queue, entry)
         if self.compute.looks_ahead:
             heappush(self._unstarted, entry)

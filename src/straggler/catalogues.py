@@ -1,0 +1,53 @@
+"""Everything there is to choose from, and how it is listed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from straggler.analysis.tables import listing
+from straggler.corrections import CORRECTIONS
+from straggler.data.datasets import DATASETS
+from straggler.data.models import MODELS
+from straggler.data.partitions import PARTITIONS
+from straggler.delays import DELAYS
+from straggler.methods import METHODS
+from straggler.optimizers import OPTIMIZERS, schedulers
+from straggler.policies import POLICIES
+from straggler.problem import Quadratics
+
+__all__ = ["CATALOGUES", "catalogue_table"]
+
+CATALOGUES: dict[str, Mapping[str, Any]] = {
+    "methods": METHODS,
+    "policies": POLICIES,
+    "corrections": CORRECTIONS,
+    "optimizers": OPTIMIZERS,
+    "schedules": schedulers(),
+    "delays": DELAYS,
+    "partitions": PARTITIONS,
+    "models": MODELS,
+    "datasets": DATASETS | {Quadratics.name: Quadratics},
+}
+
+
+def catalogue_table(name: str) -> Any:
+    entries = CATALOGUES[name]
+    if name == "methods":
+        rows = [
+            [key, f"{m.policy} × {m.correction} × {m.optimizer}", m.summary, m.citation]
+            for key, m in METHODS.items()
+        ]
+        return listing(name, ["method", "policy × correction × optimizer", "", "paper"], rows)
+    if name == "schedules":
+        rows = [[key, entry.__name__.replace("<lambda>", "none")] for key, entry in entries.items()]
+        return listing(name, ["schedule", "torch.optim.lr_scheduler"], rows)
+    rows = [
+        [key, settings_text(entry), (entry.__doc__ or "").split("\n")[0]] for key, entry in entries.items()
+    ]
+    return listing(name, ["name", "settings", ""], rows)
+
+
+def settings_text(entry: Any) -> str:
+    return ", ".join(
+        key if field.is_required() else f"{key}={written(field.get_default())}"
+        for key, field in entry.model_fields.items()
+    )

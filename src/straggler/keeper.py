@@ -1,0 +1,108 @@
+"""When a run is saved: now and then, and when somebody asks it to stop."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Self
+
+from torch import Tensor
+
+from straggler import checkpoint
+from straggler.catalogue import InputError
+from straggler.core import Arrival, Decision, Server
+from straggler.engines.simulator import Simulator
+from straggler.observe import Observer
+from straggler.record import Recorder
+
+__all__ = ["Every", "Keeper"]
+
+
+@dataclass(frozen=True)
+class Every:
+    """How often a checkpoint is written: after so many host seconds (`60s`) or updates (`500`)."""
+
+    seconds: float = math.inf
+    updates: float = math.inf
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        try:
+            seconds = text.strip().endswith("s")
+            amount = float(text.strip().removesuffix("s"))
+            if not amount > 0:
+                raise ValueError
+        except ValueError:
+            raise InputError(
+                f"checkpoint_every={text!r}: it must be above zero; write 60s for seconds or 500 for updates"
+            ) from None
+        return cls(seconds=amount) if seconds else cls(updates=amount)
+
+
+class Keeper:
+    """Watches through the observer, and saves the whole run when it is due or somebody asks to stop."""
+
+    def __init__(
+        self, every: Every, server: Server, engine: Simulator, observer: Observer, recorder: Recorder
+    ) -> None:
+        self.every, self.server, self.engine = every, server, engine
+        self.observer, self.recorder = observer, recorder
+        self._begun = self._saved = time.monotonic()
+        self._saved_at, self._stopping = 0, False
+
+    def __call__(self, arrival: Arrival, decision: Decision, before: Tensor) -> None:
+        self.observer(arrival, decision, before)
+        due = time.monotonic() - self._saved >= self.every.seconds
+        if due or self._stopping or self.server.k - self._saved_at >= self.every.updates:
+            self.save()
+        if self._stopping:
+            raise KeyboardInterrupt
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self._begun
+
+    def save(self) -> None:
+        """Everything between two arrivals: jobs that were just assigned begin now."""
+        clock = {"now": self.engine.now, "started": {w: self._started(w) for w in self.server.busy}}
+        state = {
+            "server": self.server.state(),
+            "clock": clock,
+            "observer": self.observer.state(),
+            "recorder": self.recorder.state(),
+            "elapsed": self.elapsed(),
+        }
+        checkpoint.save(self.recorder.path, self.server.gradients, state)
+        self._saved, self._saved_at = time.monotonic(), self.server.k
+
+    def _started(self, worker: int) -> float:
+        submitted = self.engine.launches.get(worker) == self.server.busy[worker].launch
+        return self.engine.started[worker] if submitted else self.engine.now
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.server.restore(state["server"])
+        self.observer.restore(state["observer"])
+        self.engine.resume(**state["clock"])
+        self._begun, self._saved_at = time.monotonic() - state["elapsed"], self.server.k
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the run after the arrival at hand; a second one ends it at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._stop) for number in signals]
+        try:
+            yield
+        finally:
+            for number, handler in zip(signals, before, strict=True):
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self._stopping:
+            raise KeyboardInterrupt
+        self._stopping = True

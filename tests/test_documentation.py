@@ -1,0 +1,237 @@
+"""What the documents say is so: quotes are in the source, commands parse, examples run."""
+
+import re
+import shlex
+import textwrap
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+
+from conftest import run_story
+from straggler.cli import CATALOGUES, app, read_pairs
+from straggler.experiment import Experiment
+from straggler.methods import METHODS
+from test_reductions import STATE
+
+ROOT = Path(__file__).parents[1]
+PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in sorted(ROOT.glob("docs/*.md"))}
+METHODS_PAGE = PAGES["docs/methods.md"]
+PAGES["README.md"] = (ROOT / "README.md").read_text()
+BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(text: str, language: str) -> list[tuple[str, str]]:
+    """Fenced blocks of a language: what follows it on the fence, and the content."""
+    found = [(info.split(), content) for info, content in BLOCK.findall(text)]
+    return [(" ".join(words[1:]), content) for words, content in found if (words or [""])[0] == language]
+
+
+# Sections.
+
+
+def test_every_method_has_its_section_in_the_order_of_the_table() -> None:
+    headings = re.findall(r"^## `(.+)`$", METHODS_PAGE, re.MULTILINE)
+    assert headings == list(METHODS)
+
+
+def sections(text: str) -> dict[str, str]:
+    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_section_says_what_a_reader_wants_to_know(method: str) -> None:
+    section = sections(METHODS_PAGE)[f"`{method}`"]
+    for wanted in ("```text\n", "**Settings**", "**Memory**", "**Use it**", "**Reduces to**"):
+        assert wanted in section
+
+
+def memory(expression: str, workers: int) -> int:
+    """`N + 1` as a number."""
+    return sum(workers if term == "N" else int(term) for term in expression.split(" + "))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_memory_of_a_method_is_what_another_test_counts(method: str) -> None:
+    stated = re.search(r"\*\*Memory\*\*: ([N\d](?: \+ \d)?)\b", sections(METHODS_PAGE)[f"`{method}`"])
+    assert stated is not None
+    assert memory(stated[1], workers=4) == STATE[method]
+
+
+# Quotes.
+
+QUOTES = [
+    (page, source, code)
+    for page, text in PAGES.items()
+    for source, code in blocks(text, "python")
+    if source.endswith(".py")
+]
+
+
+def occurs(code: str, source: str) -> bool:
+    """Whether these lines stand in the source, one after the other, at whatever indentation."""
+    wanted, lines = textwrap.dedent(code).rstrip().split("\n"), source.split("\n")
+    windows = (lines[start : start + len(wanted)] for start in range(len(lines) - len(wanted) + 1))
+    return any(textwrap.dedent("\n".join(window)).split("\n") == wanted for window in windows)
+
+
+@pytest.mark.parametrize(("page", "source", "code"), QUOTES)
+def test_quotes_are_in_the_source(page: str, source: str, code: str) -> None:
+    assert occurs(code, (ROOT / source).read_text())
+
+
+def test_quotes_are_found_and_can_be_wrong() -> None:
+    assert len(QUOTES) > 20
+    source = "def f():\n    if a:\n        b\n    return c\n"
+    assert occurs("if a:\n    b\n", source)
+    assert occurs("    return c\n", source)
+    assert not occurs("if a:\nb\n", source)
+    assert not occurs("if a:\n    return c\n", source)
+
+
+# Commands.
+
+USAGE_ERROR: Any = typer.BadParameter.__base__  # of the click that typer has
+
+
+def commands(text: str) -> list[str]:
+    """Command lines in blocks without a language and in code within the lines; comments are left out."""
+    joined = [content.replace("\\\n", " ") for info, content in BLOCK.findall(text) if info in ("", "sh")]
+    lines = [line for block in joined for line in block.split("\n")]
+    lines += re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
+    stripped = (re.sub(r"\s+#.*", "", line).strip().removeprefix("$ ") for line in lines)
+    return [line for line in stripped if re.match(r"straggler( |$)", line)]
+
+
+COMMANDS = [(page, line) for page, text in PAGES.items() for line in commands(text)]
+
+
+def check(line: str) -> Experiment | None:
+    """Parse a command as typer would, build the experiment of a `run`; raise if something is unknown."""
+    words = [word for word in shlex.split(line)[1:] if word != "…"]
+    group: Any = typer.main.get_command(app)
+    if not words or words[0].startswith("-"):
+        return None if set(words) <= {"--help"} else group.make_context("straggler", words)
+    name, arguments = words[0], words[1:]
+    command = group.commands[name]
+    if "--help" in arguments:
+        return None
+    required = any(p.param_type_name == "argument" and p.required for p in command.params)
+    if required and not arguments:  # the command is spoken of, not called
+        return None
+    given = command.make_context(name, arguments).params
+    if name == "list":
+        assert given["what"] is None or given["what"] in CATALOGUES
+    if name == "cite":
+        assert given["method"].isupper() or given["method"] in METHODS
+    if name != "run":
+        return None
+    flags = {key: value for key, value in given.items() if key in Experiment.model_fields}
+    settings = read_pairs(list(given["set_"] or []))
+    return Experiment(**settings | {key: value for key, value in flags.items() if value not in (None, ())})
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS)
+def test_commands_parse(page: str, line: str) -> None:
+    check(line)
+
+
+def test_commands_are_found_and_can_be_wrong() -> None:
+    text = "```\nstraggler run --lr 1 \\\n  --workers 2  # why\n```\nSee `straggler cite asgd`.\n"
+    assert [line.split() for line in commands(text)] == [
+        ["straggler", "run", "--lr", "1", "--workers", "2"],
+        ["straggler", "cite", "asgd"],
+    ]
+    experiment = check("straggler run --method dana-ga --correction 'dc(lam=1)' --delay 'constant(4)'")
+    assert str(experiment.correction) == "dc(lam=1.0)"  # type: ignore[union-attr]
+    assert {page for page, _ in COMMANDS} >= {"README.md", "docs/methods.md"}
+    for wrong in (
+        "straggler run --learning-rate 1",
+        "straggler run --method asdg",
+        "straggler run --optimizer dana --policy synchronous",
+        "straggler walk",
+        "straggler cite asdg",
+        "straggler list method",
+    ):
+        with pytest.raises((USAGE_ERROR, ValueError, KeyError, AssertionError)):
+            check(wrong)
+
+
+@pytest.mark.parametrize(
+    "toml", [content for text in PAGES.values() for _, content in blocks(text, "toml")], ids=lambda t: t[:30]
+)
+def test_files_in_the_documents_are_experiments(toml: str) -> None:
+    Experiment(**tomllib.loads(toml))
+
+
+def test_the_readmes_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it stands, but one epoch of twenty and in one process."""
+    code = blocks(PAGES["README.md"], "python")[0][1]
+    assert "epochs=20" in code
+    assert ".run()" in code
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("epochs=20", "epochs=1").replace(".run()", ".run(jobs=1)"), {"__name__": "readme"})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ssgd", "asgd", "dana-ga"]
+    assert len(list((tmp_path / "runs").iterdir())) == 3
+
+
+# What docs/methods.md says and no other test holds.
+
+QUADRATIC: dict[str, Any] = {
+    "dataset": "quadratic(dimension=6, noise=0.1, spread=1)",
+    "lr": 0.02,
+    "workers": 5,
+    "updates": 60,
+    "compute": "gamma(mean=1, cv=0.4)",
+}
+NARROW = {"policy": "hybrid(num_workers_ps_update=5, staleness_tolerance=0)"}
+SUM = {"policy": "hybrid(num_workers_ps_update=5, aggregate=sum)"}
+TWO, UNBOUNDED = {"policy": "hybrid(num_workers_ps_update=2)"}, {"policy": "hybrid(staleness_tolerance=inf)"}
+SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "hybrid(N), tolerance 0, is ssgd": (NARROW, {"method": "ssgd"}),
+    "hybrid(N), sum, is ssgd of the sum": (SUM, {"policy": "synchronous(aggregate=sum)"}),
+    "hybrid(2) is k-async(2)": (TWO, {"policy": "k-async(k=2)"}),
+    "hybrid without tolerance is asgd": (UNBOUNDED, {}),
+    "ga with one worker is nesterov": (
+        {"method": "ga", "workers": 1},
+        {"method": "nag-asgd", "workers": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("claim", SAME)
+def test_two_ways_to_say_the_same_to_the_bit(claim: str) -> None:
+    one, other = (run_story(**QUADRATIC | settings).server.x for settings in SAME[claim])
+    assert torch.equal(one, other)
+
+
+def test_a_pull_interval_behind_a_barrier_ages_the_weights_step_by_step() -> None:
+    policy = "hybrid(num_workers_ps_update=5, pull_weights_interval=3)"
+    story = run_story(**QUADRATIC | {"updates": 8}, policy=policy)
+    assert story.staleness == [tau for tau in (0, 0, 1, 2, 0, 1, 2, 0) for _ in range(5)]
+
+
+@pytest.mark.parametrize("method", ["dana-ga", "dana-dc"])
+def test_with_one_worker_the_look_ahead_is_a_gap(method: str) -> None:
+    one = QUADRATIC | {"workers": 1}
+    ours, dana = (run_story(**one, method=name).server.x for name in (method, "dana"))
+    assert not torch.equal(ours, dana)
+
+
+def test_dana_and_slim_part_when_the_rate_changes() -> None:
+    """A quadratic's epoch is a thousand gradients; the rate halves after it."""
+
+    def difference(**settings: Any) -> float:
+        choices = QUADRATIC | {"updates": 1100} | settings
+        full, slim = (run_story(**choices, method=method).server for method in ("dana", "dana-slim"))
+        return float((full.optimizer.send(full.x, full.lr, 0) - slim.x).abs().max())
+
+    assert difference() < 1e-12
+    assert difference(schedule="step(step_size=1, gamma=0.5)") > 1e-6

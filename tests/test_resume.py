@@ -1,0 +1,224 @@
+"""A run that is killed at any moment and resumed ends with the same bits."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+from straggler import checkpoint
+from straggler.core import Arrival, Gradient, Job
+from straggler.experiment import Experiment
+from straggler.keeper import Every
+from straggler.methods import METHODS
+from straggler.observe import Progress
+from straggler.record import Record
+
+MIXTURE: dict[str, Any] = {
+    "dataset": "mixture(samples=400)",
+    "model": "mlp(hidden=[8])",
+    "compute": "gamma(1, 0.5)",
+}
+
+
+class PowerCut(BaseException):
+    """Nobody catches it, nothing is saved."""
+
+
+def run_through_power_cuts(experiment: Experiment, folder: Path, cuts: int, rng: random.Random) -> Record:
+    """Run with a checkpoint at every few updates; the power fails at random moments."""
+    for _ in range(cuts):
+        left = rng.randint(1, 60)
+
+        def cut(progress: Progress, left: list[int] = [left]) -> None:  # noqa: B006
+            left[0] -= 1
+            if left[0] == 0:
+                raise PowerCut
+
+        try:
+            return experiment.run(folder, jobs=1, progress=cut, checkpoint_every=str(rng.randint(1, 9)))
+        except PowerCut:
+            continue
+    return experiment.run(folder, jobs=1)
+
+
+@pytest.fixture(autouse=True)
+def _progress_at_every_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("straggler.observe.PROGRESS_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_ends_with_the_same_bits_after_ten_power_cuts(method: str, tmp_path: Path) -> None:
+    workers = 1 if METHODS[method].single else 4
+    experiment = Experiment(
+        **MIXTURE, method=method, workers=workers, gradients=230, eval_every=0.5, snapshots=4, lr=0.02
+    )
+    whole = experiment.run(tmp_path / "whole", jobs=1)
+    pieces = run_through_power_cuts(experiment, tmp_path / "pieces", cuts=10, rng=random.Random(method))
+    same = (
+        "weights_sha256",
+        "test_accuracy",
+        "test_loss",
+        "updates",
+        "dispatched",
+        "cancelled",
+        "mean_staleness",
+    )
+    assert {key: whole.summary[key] for key in same} == {key: pieces.summary[key] for key in same}
+    assert pieces.arrivals.equals(whole.arrivals, null_equal=True)
+    assert pieces.curve.equals(whole.curve, null_equal=True)
+    for name, tensor in whole.snapshots().items():
+        assert torch.equal(tensor, pieces.snapshots()[name])
+    assert not list(pieces.path.glob("checkpoint-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "jobs"), [("lenet5", 2), ("asu-fashion", 1)])
+def test_a_process_killed_ten_times_ends_with_the_same_bits(model: str, jobs: int, tmp_path: Path) -> None:
+    settings = [
+        "--dataset",
+        "digits",
+        "--model",
+        model,
+        "--method",
+        "dana-ga",
+        "--workers",
+        "4",
+        "--lr",
+        "0.01",
+    ]
+    settings += ["--gradients", "400", "--eval-every", "2", "--compute", "gamma(1, 0.5)", "--jobs", str(jobs)]
+    command = [str(Path(sys.executable).with_name("straggler")), "run", *settings, "--checkpoint-every", "5"]
+    moments, kills = random.Random(0), 0
+    for _ in range(10):
+        process = subprocess.Popen(
+            [*command, "--out", str(tmp_path / "killed")],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(moments.uniform(2.0, 7.0))
+        kills += process.poll() is None
+        process.kill()
+        process.wait()
+    subprocess.run([*command, "--out", str(tmp_path / "killed")], check=True, capture_output=True)
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
+    (killed,), (whole,) = ((tmp_path / name).glob("*") for name in ("killed", "whole"))
+    assert kills > 0
+    assert Record(killed).summary["weights_sha256"] == Record(whole).summary["weights_sha256"]
+    assert Record(killed).arrivals.equals(Record(whole).arrivals, null_equal=True)
+
+
+def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
+    settings = [
+        "--dataset",
+        "digits",
+        "--workers",
+        "3",
+        "--gradients",
+        "150",
+        "--jobs",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    straggler = str(Path(sys.executable).with_name("straggler"))
+    process = subprocess.Popen([straggler, "run", *settings], stderr=subprocess.PIPE, text=True)
+    (folder,) = wait_for(lambda: [path.parent for path in tmp_path.glob("*/arrivals.parts")])
+    os.kill(process.pid, signal.SIGINT)
+    assert "straggler resume" in process.communicate()[1]
+    assert process.returncode == 130
+    record = Record(folder)
+    assert record.summary["status"] == "interrupted"
+    assert len(list(folder.glob("checkpoint-*.safetensors"))) == 1
+    done = subprocess.run(
+        [straggler, "resume", str(folder), "--jobs", "1"], capture_output=True, text=True, check=True
+    )
+    assert "goes on from a checkpoint" in done.stderr
+    assert Record(folder).summary["gradients"] == 150
+    whole = Experiment(dataset="digits", workers=3, gradients=150).run(tmp_path / "whole", jobs=1)
+    assert whole.path.name == folder.name
+    assert whole.summary["weights_sha256"] == Record(folder).summary["weights_sha256"]
+
+
+def wait_for(look: Any) -> Any:
+    deadline = time.monotonic() + 60
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        checkpoint.save(tmp_path, number, {"number": number, "x": torch.arange(1000.0)})
+    last = tmp_path / "checkpoint-000000003.safetensors"
+    assert sorted(path.name for path in tmp_path.iterdir())[0] == "checkpoint-000000002.safetensors"
+    raw = bytearray(last.read_bytes())
+    raw[-100] ^= 1
+    last.write_bytes(raw)
+    said: list[str] = []
+    state = checkpoint.newest(tmp_path, said.append)
+    assert state["number"] == 2
+    assert "damaged" in said[0]
+    last.write_bytes(raw[:500])
+    assert checkpoint.newest(tmp_path)["number"] == 2
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"")
+    assert checkpoint.newest(tmp_path) is None
+
+
+def test_a_state_comes_back_as_it_was_with_shared_tensors_shared(tmp_path: Path) -> None:
+    x = torch.randn(5, dtype=torch.float64)
+    job = Job(1, 2, 3, 4, x, torch.zeros(0))
+    arrival = Arrival(job, 0.5, 1.5, 32, lambda: Gradient(x * 2, float("inf"), torch.zeros(0)))
+    state = {
+        "x": x,
+        "busy": {7: job},
+        "pair": (1, [None, True, "text"]),
+        "aside": [arrival],
+        "nan": float("nan"),
+    }
+    back = checkpoint.load(checkpoint.save(tmp_path, 1, state))
+    assert torch.equal(back["x"], x)
+    assert back["busy"][7].x is back["x"]
+    assert back["pair"] == (1, [None, True, "text"])
+    assert back["aside"][0].time == 1.5
+    assert torch.equal(back["aside"][0].gradient.vector, x * 2)
+    with pytest.raises(TypeError, match="cannot hold"):
+        checkpoint.save(tmp_path, 2, {"file": tmp_path})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "updates"), [("60s", 60, None), ("1.5s", 1.5, None), ("500", None, 500)]
+)
+def test_every(text: str, seconds: float | None, updates: float | None) -> None:
+    every = Every.parse(text)
+    assert every.seconds == (seconds or float("inf"))
+    assert every.updates == (updates or float("inf"))
+
+
+@pytest.mark.parametrize("text", ["0", "-3s", "often", "nan", ""])
+def test_every_refuses_nonsense(text: str) -> None:
+    with pytest.raises(ValueError, match="write 60s"):
+        Every.parse(text)
+
+
+def test_force_starts_anew(tmp_path: Path) -> None:
+    experiment = Experiment(**MIXTURE, workers=2, gradients=50)
+
+    def cut(progress: Progress) -> None:
+        if progress.updates == 20:
+            raise PowerCut
+
+    with pytest.raises(PowerCut):
+        experiment.run(tmp_path, jobs=1, progress=cut, checkpoint_every="5")
+    record = experiment.run(tmp_path, jobs=1, force=True)
+    assert record.arrivals.filter(pl.col("index") == 0).height == 2
+    assert record.summary["gradients"] == 50
