@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from straggler.analysis.tables import listing
+from straggler.catalogue import written
 from straggler.corrections import CORRECTIONS
 from straggler.data.datasets import DATASETS
 from straggler.data.models import MODELS
@@ -29,7 +30,7 @@ CATALOGUES: dict[str, Mapping[str, Any]] = {
 }
 
 
-def catalogue_table(name: str) -> Any:
+def catalogue_table(name: str) -> Table:
     entries = CATALOGUES[name]
     if name == "methods":
         rows = [
