@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from rich.table import Table
+
 from straggler.analysis.tables import listing
 from straggler.catalogue import written
 from straggler.corrections import CORRECTIONS
