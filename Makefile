@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install run test test-fast lint bench baseline clean
+.PHONY: help install run test test-fast lint bench baseline methods clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -33,6 +33,9 @@ bench: install  ## speed as ratios; run it on a quiet machine
 
 baseline: install  ## EPFL's six-epoch baselines beside ours
 	$(BIN)/python examples/epfl_baseline.py
+
+methods: install  ## error against the number of workers, seven methods, three seeds (half an hour)
+	$(BIN)/python examples/methods_study.py
 
 clean:  ## remove what was built (records in runs/ stay)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -476,7 +476,7 @@ def test_ctrl_c_says_where_the_record_is(straggler: Command, monkeypatch: pytest
     done = straggler("run", *QUICK)
     (folder,) = Path("runs").iterdir()
     assert done.code == 130
-    assert done.err == f"error: interrupted; what happened so far is in {folder}\n"
+    assert done.err.startswith(f"error: interrupted; what happened so far is in {folder}; straggler resume")
     assert Record(folder).summary["status"] == "interrupted"
 
 
@@ -658,7 +658,9 @@ def test_sigint_ends_a_run_cleanly(running: subprocess.Popen[str], straggler: Co
     out, err = running.communicate(timeout=30)
     assert running.returncode == 130
     assert out == "" and "Traceback" not in err
-    assert err.splitlines()[-1] == f"error: interrupted; what happened so far is in {the_record().path}"
+    assert err.splitlines()[-1].startswith(
+        f"error: interrupted; what happened so far is in {the_record().path};"
+    )
     wait_for(lambda: not living(running.pid), 10)
     record = the_record()
     assert record.summary["status"] == "interrupted"
@@ -681,7 +683,7 @@ def test_sigint_while_the_processes_start(here: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 130
-        assert err == f"error: interrupted; what happened so far is in {the_record().path}\n"
+        assert err.startswith(f"error: interrupted; what happened so far is in {the_record().path};")
     finally:
         process.kill()
         process.communicate()

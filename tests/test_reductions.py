@@ -450,7 +450,25 @@ def test_the_hybrid_server_never_hangs_where_the_original_crashed(
     assert 300 <= story.server.k < 305  # one arrival may free up to four that were set aside
 
 
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("tolerance", [0, 9999])
+def test_the_hybrid_server_does_not_wait_for_those_who_stopped(k: int, tolerance: int) -> None:
+    data = {"dataset": "mixture(samples=200, classes=5)", "model": "linear", "batch_size": 10, "lr": 0.01}
+    policy = f"hybrid(num_workers_ps_update={k}, staleness_tolerance={tolerance})"
+    story = run_story(**data, workers=3, epochs=2, stop="each", partition="label", policy=policy)
+    shares = [2 * story.problem.batches(worker) for worker in range(3)]
+    assert len(set(shares)) > 1
+    assert story.server.finished == shares
+    assert story.server.in_flight == 0
+
+
+def test_the_hybrid_server_sends_each_worker_its_own_look_ahead() -> None:
+    settings = QUADRATIC | {"optimizer": "multi(momentum=0.9, nesterov=True)"}
+    assert torch.equal(end(**settings, policy="hybrid"), end(**settings, policy="asynchronous"))
+
+
 NONSENSE = {
+    "empty chain": ({"correction": []}, "needs a link"),
     "dana merges": ({"optimizer": "dana", "policy": "synchronous"}, "velocity per worker"),
     "k too large": ({"policy": "k-sync(k=9)"}, "only 5 workers"),
     "hybrid k too large": ({"policy": "hybrid(num_workers_ps_update=9)"}, "only 5 workers"),

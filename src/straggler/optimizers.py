@@ -17,6 +17,7 @@ __all__ = ["OPTIMIZERS", "Dana", "DanaSlim", "LearningRate", "Multi", "TorchOpti
 
 # Set elsewhere (lr) or about speed on other hardware; they are not part of what an optimizer is.
 HIDDEN = {"params", "lr", "foreach", "maximize", "capturable", "differentiable", "fused"}
+DECOUPLED = (torch.optim.AdamW, torch.optim.Adafactor)  # their weight decay does not go through the gradient
 
 
 class TorchOptimizer(Optimizer):
@@ -58,7 +59,8 @@ class TorchOptimizer(Optimizer):
         return buffer
 
     def decay(self) -> float:
-        return float(getattr(self, "weight_decay", 0.0)) if self.torch_class is torch.optim.SGD else 0.0
+        decoupled = self.torch_class in DECOUPLED or getattr(self, "decoupled_weight_decay", False)
+        return 0.0 if decoupled else float(getattr(self, "weight_decay", 0.0))
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = self._torch.state_dict()["state"]

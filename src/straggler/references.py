@@ -122,7 +122,7 @@ _ALL = (
     ),
     Reference(
         "tyurin2023",
-        "Tyurin, Alexander and Richt{\\'a}rik, Peter",
+        "Tyurin, Alexander and Richtárik, Peter",
         "Optimal Time Complexities of Parallel Stochastic Optimization Methods "
         "Under a Fixed Computation Model",
         "Advances in Neural Information Processing Systems",

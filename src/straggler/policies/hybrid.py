@@ -28,8 +28,8 @@ class Hybrid(Policy):
     _pushes: list[int] = PrivateAttr()
     _least: int = PrivateAttr()  # pushes when the iteration began
     _collected: list[int] = PrivateAttr()
-    _pulled: tuple[int, Tensor] | None = PrivateAttr()
-    _given: dict[int, tuple[int, Tensor] | None] = PrivateAttr()  # what each worker goes on with
+    _pulled: tuple[int, Tensor] = PrivateAttr()
+    _given: dict[int, tuple[int, Tensor]] = PrivateAttr()  # what each worker goes on with
 
     def check(self, workers: int) -> None:
         if self.num_workers_ps_update > workers:
@@ -42,15 +42,21 @@ class Hybrid(Policy):
 
     def reset(self, server: Server) -> None:
         self._pushes = [0] * len(server.finished)
-        self._least, self._collected, self._pulled, self._given = 0, [], None, {}
+        self._least, self._collected, self._pulled, self._given = 0, [], (0, server.x), {}
 
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         server.aside.append(arrival)
         starting = self._iterate(server)
         if not server.busy and not starting and server.aside:
-            self._least = min(pushes + (w in self._collected) for w, pushes in enumerate(self._pushes))
+            self._least = self._fewest(server, counting=self._collected)
             starting = self._iterate(server)
+        if not server.busy and not starting and self._collected:  # the others have finished their share
+            starting = self._step(server)
         return starting
+
+    def _fewest(self, server: Server, counting: list[int]) -> int:
+        """The least that an active worker pushed, with those named counted once more."""
+        return min((self._pushes[w] + (w in counting) for w in server.active), default=max(self._pushes))
 
     def _iterate(self, server: Server) -> list[int]:
         """Collect what is usable, in order of arrival; with k of them step, and iterate again."""
@@ -69,11 +75,12 @@ class Hybrid(Policy):
     def _step(self, server: Server) -> list[int]:
         server.step(self.aggregate)
         if (server.k - 1) % self.pull_weights_interval == 0:
-            self._pulled = (server.k, server.optimizer.send(server.x, server.lr, -1))
+            self._pulled = (server.k, server.x)
+        version, x = self._pulled
         for worker in self._collected:
             self._pushes[worker] += 1
-            self._given[worker] = self._pulled
-        self._least = min(self._pushes)
+            self._given[worker] = (version, server.optimizer.send(x, server.lr, worker))
+        self._least = self._fewest(server, counting=[])
         starting, self._collected = self._collected, []
         return starting
 
