@@ -1,23 +1,15 @@
 """Gradients and evaluations of one problem, here or on a pool of processes: the same bits either way."""
 
-import os
-import pickle
-import socket
-import subprocess
-import sys
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from selectors import EVENT_READ, DefaultSelector
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from straggler.core import Gradient
-from straggler.engines.shared_memory import SharedMemory, attach, pack, tensor_in
+from straggler.engines.child import Child, Inside, Layout, Seat, perform
+from straggler.engines.shared_memory import SharedMemory, pack
 from straggler.problem import Chunk, Problem, Split
 
 __all__ = ["Compute", "Pool", "Task"]
@@ -71,78 +63,6 @@ class Compute:
     def close(self) -> None: ...
 
 
-def perform(problem: Problem, call: tuple[Any, ...], x: Tensor, buffers: Tensor) -> Gradient | Chunk:
-    kind, *where = call
-    return (
-        problem.gradient(x, buffers, *where) if kind == "gradient" else problem.evaluate(x, buffers, *where)
-    )
-
-
-class Layout(NamedTuple):
-    """What one seat holds: a model, its buffers, and room for a gradient."""
-
-    size: int
-    buffers: int
-    dtype: torch.dtype
-
-    @property
-    def bytes(self) -> int:
-        return 2 * (self.size + self.buffers) * self.dtype.itemsize
-
-    def tensors(self, memory: Any, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """(model, buffers in and out, gradient) of one seat."""
-        start, item = number * self.bytes, self.dtype.itemsize
-        return (
-            tensor_in(memory, start, self.size, self.dtype),
-            tensor_in(memory, start + self.size * item, self.buffers, self.dtype),
-            tensor_in(memory, start + (self.size + self.buffers) * item, self.size, self.dtype),
-        )
-
-
-@dataclass(eq=False)
-class Seat:
-    """Shared memory for one task at one process."""
-
-    process: "Child"
-    number: int
-    x: Tensor
-    buffers: Tensor
-    gradient: Tensor
-    task: Task | None = None
-
-
-class Child:
-    """One process of the pool, with its connection and its seats."""
-
-    def __init__(self, problem: SharedMemory, inherited: list[int], layout: Layout) -> None:
-        memory = SharedMemory(DEPTH * layout.bytes)
-        ours, theirs = socket.socketpair()
-        command = (  # Ctrl-C is the parent's to handle, also while the child still imports
-            "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-            f"from straggler.engines.compute import serve; serve({theirs.fileno()}, {memory.fd})"
-        )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", command],
-            pass_fds=[theirs.fileno(), memory.fd, problem.fd, *inherited],
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        theirs.close()
-        self.connection = Connection(ours.detach())
-        self.connection.send((problem.fd, layout, DEPTH))
-        self.seats = [Seat(self, number, *layout.tensors(memory.bytes, number)) for number in range(DEPTH)]
-        memory.close()
-        self.ready = False
-
-    @property
-    def load(self) -> float:
-        return sum(seat.task is not None for seat in self.seats) if self.ready else DEPTH
-
-    def close(self) -> None:
-        self.connection.close()
-        self.process.kill()  # it holds nothing that could be lost
-        self.process.wait()
-
-
 class Pool(Compute):
     """Tasks on several processes; models and gradients travel in shared memory.
 
@@ -164,7 +84,9 @@ class Pool(Compute):
         self._deaths = 0
 
     def _spawn(self) -> Child:
-        child = Child(self._problem, [memory.fd for memory in self._shared], self._layout)
+        child = Child(
+            "compute:serve", self._problem, [memory.fd for memory in self._shared], self._layout, DEPTH
+        )
         self._selector.register(child.connection, EVENT_READ, child)
         return child
 
@@ -292,31 +214,7 @@ class Pool(Compute):
 
 def serve(connection_fd: int, memory_fd: int) -> None:
     """A process of the pool: perform tasks until the other end closes."""
-    torch.set_num_threads(1)
-    with Connection(connection_fd) as connection:
-        try:
-            problem_fd, layout, depth = connection.recv()
-            problem = pickle.loads(attach(problem_fd))
-            memory = attach(memory_fd)
-            seats = [layout.tensors(memory, number) for number in range(depth)]
-            connection.send(None)
-            while True:
-                number, call = connection.recv()
-                connection.send((number, answer(problem, call, *seats[number])))
-        except (EOFError, OSError):
-            return
-
-
-def answer(
-    problem: Problem, call: tuple[Any, ...], x: Tensor, buffers: Tensor, room: Tensor
-) -> float | Chunk | str:
-    """Perform a task on its seat: a gradient goes to the shared memory, the rest is small."""
-    try:
-        outcome = perform(problem, call, x, buffers)
-    except Exception:
-        return traceback.format_exc()
-    if isinstance(outcome, Chunk):
-        return outcome
-    room.copy_(outcome.vector)
-    buffers.copy_(outcome.buffers)
-    return outcome.loss
+    with suppress(EOFError, OSError), Inside(connection_fd, memory_fd) as inside:
+        while True:
+            number, call = inside.connection.recv()
+            inside.connection.send((number, inside.answer(number, call)))

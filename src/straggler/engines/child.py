@@ -1,0 +1,130 @@
+"""A process that computes, from outside (Child) and from inside (Inside); tensors are in shared memory."""
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from straggler.core import Gradient
+from straggler.engines.shared_memory import SharedMemory, attach, tensor_in
+from straggler.problem import Chunk, Problem
+
+__all__ = ["Child", "Inside", "Layout", "Seat", "perform"]
+
+
+def perform(problem: Problem, call: tuple[Any, ...], x: Tensor, buffers: Tensor) -> Gradient | Chunk:
+    kind, *where = call
+    return (
+        problem.gradient(x, buffers, *where) if kind == "gradient" else problem.evaluate(x, buffers, *where)
+    )
+
+
+class Layout(NamedTuple):
+    """What one seat holds: a model, its buffers, and room for a gradient."""
+
+    size: int
+    buffers: int
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        return 2 * (self.size + self.buffers) * self.dtype.itemsize
+
+    def tensors(self, memory: Any, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(model, buffers in and out, gradient) of one seat."""
+        start, item = number * self.bytes, self.dtype.itemsize
+        return (
+            tensor_in(memory, start, self.size, self.dtype),
+            tensor_in(memory, start + self.size * item, self.buffers, self.dtype),
+            tensor_in(memory, start + (self.size + self.buffers) * item, self.size, self.dtype),
+        )
+
+
+@dataclass(eq=False)
+class Seat:
+    """Shared memory for one task at one process."""
+
+    process: "Child"
+    number: int
+    x: Tensor
+    buffers: Tensor
+    gradient: Tensor
+    task: Any = None  # what it is computing
+
+
+class Child:
+    """One process of the pool, with its connection and its seats."""
+
+    def __init__(
+        self, main: str, problem: SharedMemory, inherited: list[int], layout: Layout, depth: int
+    ) -> None:
+        memory = SharedMemory(depth * layout.bytes)
+        ours, theirs = socket.socketpair()
+        module, function = main.split(":")
+        command = (  # Ctrl-C is the parent's to handle, also while the child still imports
+            "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+            f"from straggler.engines.{module} import {function}; {function}({theirs.fileno()}, {memory.fd})"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", command],
+            pass_fds=[theirs.fileno(), memory.fd, problem.fd, *inherited],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        theirs.close()
+        self.connection = Connection(ours.detach())
+        self.connection.send((problem.fd, layout, depth))
+        self.seats = [Seat(self, number, *layout.tensors(memory.bytes, number)) for number in range(depth)]
+        memory.close()
+        self.ready = False
+
+    @property
+    def load(self) -> float:
+        return sum(seat.task is not None for seat in self.seats) if self.ready else len(self.seats)
+
+    def close(self) -> None:
+        self.connection.close()
+        self.process.kill()  # it holds nothing that could be lost
+        self.process.wait()
+
+
+class Inside:
+    """What a child has: its end of the connection, the problem, its seats."""
+
+    def __init__(self, connection_fd: int, memory_fd: int) -> None:
+        torch.set_num_threads(1)
+        self.connection = Connection(connection_fd)
+        problem_fd, layout, depth = self.connection.recv()
+        self.problem: Problem = pickle.loads(attach(problem_fd))
+        memory = attach(memory_fd)
+        self.seats = [layout.tensors(memory, number) for number in range(depth)]
+        self.connection.send(None)  # ready
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.connection.close()
+
+    def answer(self, number: int, call: tuple[Any, ...]) -> float | Chunk | str:
+        """Perform a task on its seat: a gradient goes to the shared memory, the rest is small."""
+        x, buffers, room = self.seats[number]
+        try:
+            outcome = perform(self.problem, call, x, buffers)
+        except Exception:
+            return traceback.format_exc()
+        if isinstance(outcome, Chunk):
+            return outcome
+        room.copy_(outcome.vector)
+        buffers.copy_(outcome.buffers)
+        return outcome.loss

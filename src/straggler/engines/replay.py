@@ -1,0 +1,44 @@
+"""A recorded order of arrivals, executed again: a real run, bit for bit, offline."""
+
+from collections.abc import Iterable
+from functools import partial
+
+from straggler.core import Arrival, Gradient, Job
+from straggler.engines.compute import Compute, Task
+
+__all__ = ["Replay"]
+
+
+class Replay:
+    """Jobs arrive in the order and at the times of a record, whatever they would take here."""
+
+    def __init__(self, compute: Compute, order: Iterable[tuple[float, int, int]]) -> None:
+        self.now = 0.0
+        self.compute = compute
+        self._order = iter(order)  # (time, worker, index of its batch)
+        self._current: dict[int, tuple[Job, float, Task]] = {}
+
+    def submit(self, job: Job) -> None:
+        task = self.compute.gradient_task(job.x, job.buffers, job.worker, job.index)
+        self._current[job.worker] = (job, self.now, task)
+
+    def next(self) -> Arrival | None:
+        arrival = next(self._order, None)
+        if arrival is None:
+            return None
+        self.now, worker, index = arrival
+        if worker not in self._current or self._current[worker][0].index != index:
+            raise RuntimeError(
+                f"the record says that worker {worker} delivered its batch {index} at {self.now:g} s, "
+                f"but here it was not asked to: the record is of another experiment or code"
+            )
+        job, started, task = self._current.pop(worker)
+        samples = self.compute.problem.batch_samples(worker, index)
+        return Arrival(job, started, self.now, samples, partial(self._result, task))
+
+    def close(self) -> None:
+        self.compute.close()
+
+    def _result(self, task: Task) -> Gradient:
+        gradient: Gradient = self.compute.result(task)
+        return gradient
