@@ -22,7 +22,7 @@ METHODS = ("ssgd", "nag-asgd", "dc-asgd", "sa", "ga", "dana", "dana-ga")
 WORKERS = (4, 8, 16, 32)
 
 
-def experiment(method: str, workers: int, seed: int, epochs: float) -> Experiment:
+def experiment(method: str, workers: int, seed: int, lr: float, epochs: float) -> Experiment:
     nag = {"nesterov": True} if method in ("sgd", "ssgd", "dc-asgd") else {}
     return Experiment(
         dataset="fashion-mnist",
@@ -31,7 +31,7 @@ def experiment(method: str, workers: int, seed: int, epochs: float) -> Experimen
         workers=workers,
         seed=seed,
         batch_size=128,
-        lr=0.05,
+        lr=lr,
         momentum=0.9,
         compute="gamma(mean=1, cv=0.1)",
         partition="iid",
@@ -40,9 +40,9 @@ def experiment(method: str, workers: int, seed: int, epochs: float) -> Experimen
     )
 
 
-def cell(method: str, workers: int, seed: int, epochs: float, out: Path) -> dict[str, object]:
+def cell(method: str, workers: int, seed: int, lr: float, epochs: float, out: Path) -> dict[str, object]:
     """One run on one core; what the table and the figure need of it."""
-    record = experiment(method, workers, seed, epochs).run(out, jobs=1)
+    record = experiment(method, workers, seed, lr, epochs).run(out, jobs=1)
     facts = record.summary
     return {
         "method": method,
@@ -58,6 +58,7 @@ def cell(method: str, workers: int, seed: int, epochs: float, out: Path) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=float, default=4)
+    parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--results", type=Path, default=Path("results/methods"))
@@ -70,7 +71,7 @@ def main() -> None:
         cells = [("sgd", 1, seed) for seed in range(arguments.seeds)]
         cells += [(m, n, s) for n in WORKERS for m in METHODS for s in range(arguments.seeds)]
         with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-            futures = [pool.submit(cell, *c, arguments.epochs, arguments.out) for c in cells]
+            futures = [pool.submit(cell, *c, arguments.lr, arguments.epochs, arguments.out) for c in cells]
             done = track(as_completed(futures), "runs", total=len(cells), console=console)
             rows = [future.result() for future in done]
         arguments.results.mkdir(parents=True, exist_ok=True)

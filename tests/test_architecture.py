@@ -33,7 +33,7 @@ LEVELS = [
     {"keeper"},
     {"run"},
     {"experiment"},
-    {"analysis", "progress"},
+    {"analysis", "progress", "replay"},
     {"catalogues"},
     {"cli"},
 ]

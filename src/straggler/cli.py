@@ -21,6 +21,7 @@ from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from straggler.progress import Bar
 from straggler.record import Record, RecordError
+from straggler.replay import replay
 
 __all__ = ["app", "main"]
 
@@ -139,6 +140,14 @@ def run(
         str,
         typer.Option(rich_help_panel=SEEN, help="Host seconds (60s) or updates (500) between checkpoints."),
     ] = "60s",
+    engine: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=WHO, help="simulator (virtual time) or processes (real time)."),
+    ] = None,
+    worker_timeout: Annotated[
+        float,
+        typer.Option(rich_help_panel=WHO, help="Seconds until a silent process is replaced (processes)."),
+    ] = 60.0,
     force: Annotated[
         bool, typer.Option("--force", rich_help_panel=SEEN, help="Run it again though its record exists.")
     ] = False,
@@ -150,7 +159,7 @@ def run(
     flags = {key: value for key, value in locals().items() if key in Experiment.model_fields}
     settings = (read_config(config) if config else {}) | read_pairs(set_ or [])
     experiment = Experiment(**settings | {key: value for key, value in flags.items() if value is not None})
-    carry_out(experiment, out_folder, jobs, force, data, checkpoint_every, as_json)
+    carry_out(experiment, out_folder, jobs, force, data, checkpoint_every, worker_timeout, as_json)
 
 
 def carry_out(
@@ -160,11 +169,14 @@ def carry_out(
     force: bool,
     data: Path | None,
     checkpoint_every: str,
+    worker_timeout: float,
     as_json: bool,
 ) -> None:
     try:
         with Bar(err, f"{experiment.policy} × {experiment.workers}") as bar:
-            record = experiment.run(folder, jobs, force, data, bar.update, bar.say, checkpoint_every)
+            record = experiment.run(
+                folder, jobs, force, data, bar.update, bar.say, checkpoint_every, worker_timeout
+            )
     except KeyboardInterrupt:
         kept = folder / experiment.id
         complain(f"interrupted; what happened so far is in {kept}; straggler resume {kept} goes on", code=130)
@@ -223,6 +235,7 @@ def resume(
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes that compute.")] = None,
     data: Annotated[Path | None, typer.Option(help="A folder with the data files.")] = None,
     checkpoint_every: Annotated[str, typer.Option(help="Host seconds (60s) or updates (500).")] = "60s",
+    worker_timeout: Annotated[float, typer.Option(help="Seconds until a silent process is replaced.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as one line of JSON, last.")] = False,
 ) -> None:
     """Go on with a run that was interrupted or killed; the result is the same to the bit."""
@@ -230,7 +243,24 @@ def resume(
     experiment = Experiment(**tomllib.loads(record.text))
     if experiment.id != record.path.name:
         raise InputError(f"{record.path} is not named by its id {experiment.id}; give the folder that name")
-    carry_out(experiment, record.path.parent, jobs, False, data, checkpoint_every, as_json)
+    carry_out(experiment, record.path.parent, jobs, False, data, checkpoint_every, worker_timeout, as_json)
+
+
+@app.command("replay", rich_help_panel="Train")
+def replay_(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The folder of a run, or the beginning of its id.")
+    ],
+    out_folder: Annotated[Path, typer.Option("--out", help="Where records are.")] = Path("runs"),
+    data: Annotated[Path | None, typer.Option(help="A folder with the data files.")] = None,
+) -> None:
+    """Execute a run's order of arrivals again and compare the weights, bit for bit."""
+    record = find(run, out_folder)
+    here, there = replay(record, data=data), record.summary.get("weights_sha256")
+    out.print(f"replayed {here}\nrecorded {there}", soft_wrap=True)
+    if here != there:
+        complain("the weights differ: other code, other versions of torch or another machine", code=1)
+    out.print("the same to the bit")
 
 
 @app.command("list", rich_help_panel="Look")

@@ -76,7 +76,9 @@ class Arrival:
 class Engine(Protocol):
     """Where and when jobs run: virtual time, processes, a cluster."""
 
-    now: float  # seconds since the start
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
 
     def submit(self, job: Job) -> None:
         """Start a job; a worker that is busy abandons what it was doing."""

@@ -42,7 +42,7 @@ from straggler.policies import POLICIES
 from straggler.problem import Loss, Problem, Quadratic, Quadratics, Supervised
 from straggler.randomness import rng
 from straggler.record import Record, Recorder, RecordError
-from straggler.run import run
+from straggler.run import Machine, processes, run, simulator
 from straggler.train import Budget
 
 __all__ = ["Experiment"]
@@ -122,6 +122,7 @@ class Experiment(BaseModel):
     seconds: float | None = Field(None, gt=0)
     stop: Literal["all", "each"] = "all"  # each: every worker stops after its own share
 
+    engine: Literal["simulator", "processes"] = "simulator"  # virtual time, or a real process per worker
     seed: int = Field(0, ge=0)
     eval_every: float = Field(1.0, ge=0)  # epochs; 0: only at the end
     train_metrics: bool = False  # also the training set at every evaluation, not only at the end
@@ -281,6 +282,10 @@ class Experiment(BaseModel):
             shares=[math.ceil(self.epochs * problem.batches(worker)) for worker in range(self.workers)]
         )
 
+    def _engine(self) -> Callable[..., Any]:
+        durations = Durations(self.compute, self.delay, self.workers, self.seed)
+        return simulator(durations) if self.engine == "simulator" else processes(durations, self.workers)
+
     def run(
         self,
         out: Path | str = "runs",
@@ -290,6 +295,7 @@ class Experiment(BaseModel):
         progress: Callable[[Progress], None] | None = None,
         report: Callable[[str], None] = lambda line: None,
         checkpoint_every: str = "60s",
+        worker_timeout: float = 60.0,
     ) -> Record:
         """Train, or go on where it was interrupted, unless it is done; what happened is in `out`/id."""
         folder = Path(out) / self.id
@@ -305,17 +311,17 @@ class Experiment(BaseModel):
         if resumed is not None:
             report(f"goes on from a checkpoint after {resumed['server']['k']:,} updates; --force starts anew")
             started -= resumed["elapsed"]
-        every = Every.parse(checkpoint_every)
+        cores = (jobs or os.cpu_count() or 1) if self.engine == "simulator" else 1
+        machine = Machine(cores, Every.parse(checkpoint_every), worker_timeout, report)
         with Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"]) as recorder:
             run(
                 self.server(problem),
                 problem,
-                Durations(self.compute, self.delay, self.workers, self.seed),
+                self._engine(),
                 self.budget(problem),
                 recorder,
                 Watch(self.eval_every, self.train_metrics, self.snapshots, progress),
-                jobs or os.cpu_count() or 1,
-                every,
+                machine,
                 {"id": self.id, "started": started},
                 resumed,
             )

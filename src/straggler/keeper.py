@@ -8,18 +8,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from torch import Tensor
 
 from straggler import checkpoint
 from straggler.catalogue import InputError
-from straggler.core import Arrival, Decision, Server
-from straggler.engines.simulator import Simulator
+from straggler.core import Arrival, Decision, Engine, Server
 from straggler.observe import Observer
 from straggler.record import Recorder
 
-__all__ = ["Every", "Keeper"]
+__all__ = ["Every", "Keeper", "RealOrVirtual"]
+
+
+class RealOrVirtual(Engine, Protocol):
+    """An engine that knows when jobs began, so that a run can be saved and resumed."""
+
+    started: dict[int, float]  # by worker
+    launches: dict[int, int]  # which of its jobs that was
+
+    def resume(self, now: float, started: dict[int, float]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,7 @@ class Keeper:
     """Watches through the observer, and saves the whole run when it is due or somebody asks to stop."""
 
     def __init__(
-        self, every: Every, server: Server, engine: Simulator, observer: Observer, recorder: Recorder
+        self, every: Every, server: Server, engine: RealOrVirtual, observer: Observer, recorder: Recorder
     ) -> None:
         self.every, self.server, self.engine = every, server, engine
         self.observer, self.recorder = observer, recorder

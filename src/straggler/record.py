@@ -80,6 +80,12 @@ class Record:
         parts = [file] if file.is_file() else sorted((self.path / "arrivals.parts").glob("*.parquet"))
         return pl.concat([read_table(part) for part in parts]) if parts else pl.DataFrame(schema=ARRIVALS)
 
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Workers that died or hung, and when."""
+        file = self.path / "events.json"
+        return json.loads(file.read_text()) if file.is_file() else []
+
     def weights(self) -> dict[str, Tensor]:
         """The final model: what `module.load_state_dict` takes."""
         return read_tensors(self.path / "weights.safetensors")
@@ -114,6 +120,7 @@ class Recorder:
         self.path, self._resumed = folder, resumed
         self._rows: dict[str, list[Any]] = {column: [] for column in ARRIVALS}
         self._curve: list[dict[str, Any]] = []
+        self._events: list[dict[str, Any]] = []
         self._parts, self._flushed = 0, time.monotonic()
         self._text, self._command = text, command
 
@@ -155,6 +162,11 @@ class Recorder:
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
 
+    def event(self, time: float, worker: int, what: str) -> None:
+        """Something that happened to a worker."""
+        self._events.append({"time": time, "worker": worker, "what": what})
+        write_text(self.path / "events.json", json.dumps(self._events, indent=1))
+
     def evaluation(self, row: Mapping[str, Any]) -> None:
         self._curve.append(dict(row))
         write_parquet(pl.DataFrame(self._curve, infer_schema_length=None), self.path / "curve.parquet")
@@ -194,10 +206,10 @@ class Recorder:
     def state(self) -> dict[str, Any]:
         """What a checkpoint must know to forget what was written after it."""
         self.flush()
-        return {"curve": self._curve, "parts": self._parts}
+        return {"curve": self._curve, "parts": self._parts, "events": self._events}
 
     def _go_back(self, state: Mapping[str, Any]) -> None:
-        self._curve, self._parts = list(state["curve"]), state["parts"]
+        self._curve, self._parts, self._events = state["curve"], state["parts"], state["events"]
         for part in (self.path / "arrivals.parts").glob("*.parquet"):
             if int(part.stem) >= self._parts:
                 part.unlink()
@@ -205,7 +217,7 @@ class Recorder:
     def _clear(self) -> None:
         """What an earlier try left here goes; nothing else does."""
         names = ("experiment.toml", "environment.json", "summary.json", "curve.parquet", "arrivals.parquet")
-        for name in (*names, "weights.safetensors", "snapshots.safetensors"):
+        for name in (*names, "events.json", "weights.safetensors", "snapshots.safetensors"):
             (self.path / name).unlink(missing_ok=True)
         self._drop_checkpoints()
         shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)

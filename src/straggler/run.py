@@ -1,47 +1,78 @@
 """One run: a server, an engine and an observer, from the first job to the last word in the record."""
 
+import math
 import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any
 
 from straggler.core import Server
 from straggler.delays import Durations
 from straggler.engines.compute import Compute, Pool
+from straggler.engines.processes import Processes
 from straggler.engines.simulator import Simulator
-from straggler.keeper import Every, Keeper
+from straggler.keeper import Every, Keeper, RealOrVirtual
 from straggler.observe import Observer, Watch, weights_sha256
 from straggler.problem import Problem, one_thread
 from straggler.record import Recorder
 from straggler.train import Budget, train
 
-__all__ = ["run"]
+__all__ = ["Machine", "processes", "run", "simulator"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run takes place; changes no result in virtual time, and no rule in real time."""
+
+    jobs: int = 1  # processes that compute (simulator)
+    every: Every = field(default_factory=Every)  # checkpoints
+    worker_timeout: float = math.inf  # seconds without a sign until a worker is replaced (processes)
+    report: Callable[[str], None] = lambda line: None
 
 
 def run(
     server: Server,
     problem: Problem,
-    durations: Durations,
+    make_engine: Callable[[Compute, Machine, Recorder], RealOrVirtual],
     budget: Budget,
     recorder: Recorder,
     watch: Watch,
-    jobs: int,
-    every: Every,
+    machine: Machine,
     facts: dict[str, Any],
     resumed: dict[str, Any] | None = None,
 ) -> None:
-    """Train in virtual time on so many processes, record it, and save it now and then."""
+    """Train, record it, and save it now and then."""
     with one_thread():
-        compute = Pool(problem, jobs) if jobs > 1 else Compute(problem)
-        try:
+        compute = Pool(problem, machine.jobs) if machine.jobs > 1 else Compute(problem)
+        with closing(compute), closing(make_engine(compute, machine, recorder)) as engine:
             observer = Observer(server, compute, budget, recorder, watch)
-            keeper = Keeper(every, server, Simulator(compute, durations), observer, recorder)
+            keeper = Keeper(machine.every, server, engine, observer, recorder)
             keeper.restore(resumed) if resumed else observer.begin()
             with keeper.listening():
-                end = train(server, keeper.engine, budget, keeper)
+                end = train(server, engine, budget, keeper)
             facts |= {"train_seconds": keeper.elapsed() - observer.measuring}
             facts |= {"status": "diverged" if end else "finished", "error": str(end) if end else None}
+            facts |= {"restarts": getattr(engine, "restarts", 0)}
             conclude(server, problem, observer, recorder, facts)
-        finally:
-            compute.close()
+
+
+def simulator(durations: Durations) -> Callable[[Compute, Machine, Recorder], RealOrVirtual]:
+    """Virtual time."""
+    return lambda compute, machine, recorder: Simulator(compute, durations)
+
+
+def processes(durations: Durations, workers: int) -> Callable[[Compute, Machine, Recorder], RealOrVirtual]:
+    """Real time, a process per worker."""
+
+    def make(compute: Compute, machine: Machine, recorder: Recorder) -> Processes:
+        def failed(time: float, worker: int, what: str) -> None:
+            machine.report(f"{what}; it is replaced and its job done again")
+            recorder.event(time, worker, what)
+
+        return Processes(compute.problem, durations, workers, machine.worker_timeout, failed)
+
+    return make
 
 
 def conclude(

@@ -49,14 +49,19 @@ def error_against_workers(runs: pl.DataFrame, path: Path) -> Path:
         methods = [method for method in runs["method"].unique(maintain_order=True) if method != "sgd"]
         for position, method in enumerate(methods):
             mine = runs.filter(pl.col("method") == method).group_by("workers", maintain_order=True)
-            for axes, column in ((left, "error"), (right, "gap")):
-                table = mine.agg(mean=pl.col(column).mean(), std=pl.col(column).std()).sort("workers")
-                draw_band(axes, table, method, position)
+            table = mine.agg(mean=pl.col("error").mean(), std=pl.col("error").std()).sort("workers")
+            draw_band(left, table, method, position)
+            learnt = runs.filter((pl.col("method") == method) & pl.col("converged") & (pl.col("gap") > 0))
+            table = (
+                learnt.group_by("workers").agg(mean=pl.col("gap").median(), std=pl.lit(0.0)).sort("workers")
+            )
+            draw_band(right, table, method, position)
         baseline = runs.filter(pl.col("method") == "sgd")["error"].mean()
         left.axhline(float(baseline), color="0.4", linestyle=":", label="one worker")  # type: ignore[arg-type]
-        left.set(xlabel="workers", ylabel="test error (%)", title="Error after equal epochs")
-        right.set(xlabel="workers", ylabel="mean gap (RMSE)", title="Gap", yscale="symlog")
-        right.yaxis.set_major_formatter("{x:g}")
+        left.set(xlabel="workers", ylabel="test error (%)", title="Error after equal epochs", ylim=(0, 95))
+        right.set(
+            xlabel="workers", ylabel="mean gap (RMSE)", title="Gap of the runs that learnt", yscale="log"
+        )
         for axes in (left, right):
             axes.set_xscale("log", base=2)
             axes.set_xticks(sorted(set(runs["workers"]) - {1}), sorted(set(runs["workers"]) - {1}))

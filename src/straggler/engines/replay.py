@@ -37,7 +37,7 @@ class Replay:
         return Arrival(job, started, self.now, samples, partial(self._result, task))
 
     def close(self) -> None:
-        self.compute.close()
+        """The processes that compute are not its own."""
 
     def _result(self, task: Task) -> Gradient:
         gradient: Gradient = self.compute.result(task)

@@ -55,7 +55,7 @@ class Simulator:
         return None
 
     def close(self) -> None:
-        self.compute.close()
+        """The processes that compute are not its own."""
 
     def _result(self, task: Task) -> Gradient:
         self.compute.ahead(self._soonest)

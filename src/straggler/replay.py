@@ -1,0 +1,31 @@
+"""Executing a record again: the order of arrivals of a run, real or simulated, gives its weights."""
+
+import math
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from straggler.engines.compute import Compute
+from straggler.engines.replay import Replay
+from straggler.experiment import Experiment
+from straggler.observe import weights_sha256
+from straggler.problem import one_thread
+from straggler.record import Record
+from straggler.train import train
+
+__all__ = ["replay"]
+
+
+def replay(record: Record, experiment: Experiment | None = None, data: Path | None = None) -> str:
+    """The fingerprint of the weights that a record leads to; give the experiment if text cannot hold it."""
+    experiment = experiment or Experiment(**tomllib.loads(record.text))
+    problem = experiment.problem(data)
+    arrivals = record.arrivals.filter(pl.col("decision") != "cancelled")
+    engine = Replay(Compute(problem), arrivals.select("time", "worker", "index").iter_rows())
+    budget = replace(experiment.budget(problem), gradients=len(arrivals), seconds=math.inf)
+    server = experiment.server(problem)
+    with one_thread():
+        train(server, engine, budget, lambda *seen: None)
+    return weights_sha256(server.x, server.buffers)

@@ -1,0 +1,231 @@
+"""One contract for every engine: newest job wins, every kept job arrives once, time never goes back."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from straggler.core import Job
+from straggler.delays import Constant, Durations
+from straggler.engines.compute import Compute
+from straggler.engines.processes import Processes, WorkerError
+from straggler.engines.simulator import Simulator
+from straggler.experiment import Experiment
+from straggler.methods import METHODS
+from straggler.problem import Problem, one_thread
+from straggler.replay import replay
+
+WORKERS = 2
+DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp(hidden=[16])", "lr": 0.05, "eval_every": 0}
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return Experiment(**DIGITS, workers=WORKERS).problem()
+
+
+def durations(delay: float = 0.0) -> Durations:
+    return Durations(Constant(seconds=0.01), [Constant(seconds=delay)], WORKERS, seed=0)
+
+
+@pytest.fixture(params=["simulator", "processes"])
+def engine(request: pytest.FixtureRequest, problem: Problem) -> Iterator[Any]:
+    with one_thread():
+        made: Any = (
+            Simulator(Compute(problem), durations(0.2))
+            if request.param == "simulator"
+            else Processes(problem, durations(0.2), WORKERS)
+        )
+        yield made
+        made.close()
+
+
+def job(problem: Problem, worker: int, index: int, launch: int) -> Job:
+    x, buffers = problem.initial()
+    return Job(worker, index, launch, 0, x, buffers)
+
+
+def test_every_job_arrives_once_with_its_gradient(engine: Any, problem: Problem) -> None:
+    seen, times = [], [0.0]
+    for index in range(3):
+        for worker in range(WORKERS):
+            engine.submit(job(problem, worker, index, index))
+        for _ in range(WORKERS):
+            arrival = engine.next()
+            seen.append((arrival.job.index, arrival.worker))
+            times.append(arrival.time)
+            expected = problem.gradient(arrival.job.x, arrival.job.buffers, arrival.worker, index)
+            assert torch.equal(arrival.gradient.vector, expected.vector)
+            assert arrival.gradient.loss == expected.loss
+            assert arrival.samples == 32
+            assert arrival.started < arrival.time
+    assert sorted(seen) == [(index, worker) for index in range(3) for worker in range(WORKERS)]
+    assert times == sorted(times)
+    assert engine.next() is None
+
+
+def test_the_newest_job_wins(engine: Any, problem: Problem) -> None:
+    engine.submit(job(problem, 0, index=0, launch=0))
+    engine.submit(job(problem, 0, index=5, launch=1))
+    engine.submit(job(problem, 0, index=7, launch=2))
+    arrival = engine.next()
+    assert arrival.job.index == 7
+    expected = problem.gradient(arrival.job.x, arrival.job.buffers, 0, 7)
+    assert torch.equal(arrival.gradient.vector, expected.vector)
+    assert engine.next() is None
+
+
+def test_a_delay_is_waited_for_and_an_abandoned_one_is_not(problem: Problem) -> None:
+    slow = Durations(Constant(seconds=0.01), [Constant(seconds=5, workers=(0,))], WORKERS, seed=0)
+    with one_thread():
+        engine = Processes(problem, slow, WORKERS)
+        try:
+            engine.submit(job(problem, 0, 0, 0))
+            engine.submit(job(problem, 1, 0, 0))
+            assert engine.next().worker == 1
+            engine.durations = durations(0.3)
+            before = time.monotonic()
+            engine.submit(job(problem, 0, 1, 1))  # it was waiting: it must drop that at once
+            assert engine.next().job.index == 1
+            assert 0.25 < time.monotonic() - before < 3
+        finally:
+            engine.close()
+
+
+class Clumsy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(784, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        raise LookupError("I lost my weights")
+
+
+def test_an_exception_in_the_model_ends_the_run_with_its_own_traceback(tmp_path: Path) -> None:
+    experiment = Experiment(**DIGITS | {"model": Clumsy}, workers=2, engine="processes")
+    with pytest.raises(WorkerError, match=r"(?s)in forward.*I lost my weights"):
+        experiment.run(tmp_path)
+
+
+REAL: dict[str, Any] = {**DIGITS, "engine": "processes", "workers": 3, "delay": "uniform(0, 0.01)"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_a_real_run_replays_to_the_bit(method: str, tmp_path: Path) -> None:
+    workers = 1 if METHODS[method].single else 3
+    record = Experiment(**REAL | {"workers": workers, "method": method, "gradients": 60, "lr": 0.01}).run(
+        tmp_path
+    )
+    assert replay(record) == record.summary["weights_sha256"]
+
+
+def test_a_simulated_run_replays_to_the_bit(tmp_path: Path) -> None:
+    settings = {
+        **DIGITS,
+        "workers": 3,
+        "policy": "k-sync(k=2)",
+        "gradients": 60,
+        "compute": "pareto(0.3, 1.2)",
+    }
+    record = Experiment(**settings).run(tmp_path, jobs=1)
+    assert record.summary["cancelled"] > 0
+    assert replay(record) == record.summary["weights_sha256"]
+
+
+def harm(signals: list[int], experiment: Experiment, out: Path, **options: Any) -> dict[str, Any]:
+    """Run while a thread sends signals to random workers; what the summary says."""
+    made: list[Processes] = []
+    original = Processes.__init__
+
+    def remember(self: Processes, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        made.append(self)
+
+    def attack() -> None:
+        while not made:
+            time.sleep(0.01)
+        for number, kind in enumerate(signals):
+            time.sleep(0.35)
+            child = made[0]._children[number % experiment.workers]
+            if child.ready:
+                os.kill(child.process.pid, kind)
+
+    Processes.__init__ = remember  # type: ignore[method-assign]
+    thread = threading.Thread(target=attack, daemon=True)
+    thread.start()
+    try:
+        record = experiment.run(out, **options)
+    finally:
+        Processes.__init__ = original  # type: ignore[method-assign]
+        thread.join(timeout=60)
+    assert replay(record) == record.summary["weights_sha256"]
+    return record.summary | {"events": record.events}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["asgd", "ssgd", "ssp", "dana-ga"])
+def test_killed_and_stopped_workers_lose_nothing(method: str, tmp_path: Path) -> None:
+    """Twenty SIGKILLs and five SIGSTOPs at the workers of one run."""
+    attacks = [signal.SIGSTOP if number % 5 == 4 else signal.SIGKILL for number in range(25)]
+    experiment = Experiment(**REAL | {"method": method, "lr": 0.02, "gradients": 1200, "workers": 4})
+    facts = harm(attacks, experiment, tmp_path / "harmed", worker_timeout=1.0)
+    calm = experiment.run(tmp_path / "calm").summary
+    assert facts["restarts"] == len(facts["events"]) >= 5
+    assert (
+        facts["dispatched"] == facts["applied"] + facts["dropped"] + facts["cancelled"] + facts["in_flight"]
+    )
+    assert facts["gradients"] == 1200
+    assert abs(facts["test_accuracy"] - calm["test_accuracy"]) < 8
+    assert orphans() == []
+
+
+def orphans() -> list[str]:
+    listing = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout
+    mine = [line for line in listing.splitlines() if "straggler.engines" in line]
+    return [line for line in mine if line.split()[0] in (str(os.getpid()), "1")]
+
+
+class Suicidal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(784, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return self.layer(inputs.flatten(1))
+
+
+def test_endless_failures_end_the_run_with_the_last_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("straggler.engines.processes.FAILURES_PER_WORKER", 1)
+    experiment = Experiment(**REAL | {"model": Suicidal, "workers": 2})
+    with pytest.raises(WorkerError, match=r"failures within 60 s.*exit code -9"):
+        experiment.run(tmp_path)
+    assert orphans() == []
+
+
+def test_a_real_run_goes_on_from_its_checkpoint_with_the_ledger_intact(tmp_path: Path) -> None:
+    experiment = Experiment(**REAL | {"gradients": 300, "workers": 2})
+
+    class PowerCut(BaseException):
+        pass
+
+    def cut(progress: Any) -> None:
+        if progress.updates > 100:
+            raise PowerCut
+
+    with pytest.raises(PowerCut):
+        experiment.run(tmp_path, progress=cut, checkpoint_every="20")
+    facts = experiment.run(tmp_path).summary
+    assert facts["gradients"] == 300
+    assert facts["dispatched"] == facts["applied"] + facts["in_flight"]
