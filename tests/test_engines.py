@@ -1,6 +1,7 @@
 """One contract for every engine: newest job wins, every kept job arrives once, time never goes back."""
 
 import os
+import random
 import signal
 import subprocess
 import threading
@@ -21,6 +22,7 @@ from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from straggler.problem import Problem, one_thread
+from straggler.record import Record
 from straggler.replay import replay
 
 WORKERS = 2
@@ -141,50 +143,58 @@ def test_a_simulated_run_replays_to_the_bit(tmp_path: Path) -> None:
     assert replay(record) == record.summary["weights_sha256"]
 
 
-def harm(signals: list[int], experiment: Experiment, out: Path, **options: Any) -> dict[str, Any]:
-    """Run while a thread sends signals to random workers; what the summary says."""
+def harm(signals: list[int], experiment: Experiment, out: Path, **options: Any) -> tuple[Record, list[int]]:
+    """Run while a thread sends signals to the workers in turn; the record, and the signals that hit."""
     made: list[Processes] = []
-    original = Processes.__init__
+    delivered: list[int] = []
+    original, over = Processes.__init__, threading.Event()
 
     def remember(self: Processes, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         made.append(self)
 
     def attack() -> None:
-        while not made:
-            time.sleep(0.01)
+        moments = random.Random(0)
+        while not made and not over.wait(0.01):
+            pass
         for number, kind in enumerate(signals):
-            time.sleep(0.35)
-            child = made[0]._children[number % experiment.workers]
-            if child.ready:
-                os.kill(child.process.pid, kind)
+            while not over.wait(moments.uniform(0.05, 0.6)):
+                child = made[0]._children[number % experiment.workers]
+                if child.ready:
+                    os.kill(child.process.pid, kind)
+                    delivered.append(kind)
+                    break
 
     Processes.__init__ = remember  # type: ignore[method-assign]
     thread = threading.Thread(target=attack, daemon=True)
     thread.start()
     try:
-        record = experiment.run(out, **options)
+        return experiment.run(out, **options), delivered
     finally:
+        over.set()
         Processes.__init__ = original  # type: ignore[method-assign]
         thread.join(timeout=60)
-    assert replay(record) == record.summary["weights_sha256"]
-    return record.summary | {"events": record.events}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["asgd", "ssgd", "ssp", "dana-ga"])
-def test_killed_and_stopped_workers_lose_nothing(method: str, tmp_path: Path) -> None:
+def test_killed_and_stopped_workers_lose_nothing(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Twenty SIGKILLs and five SIGSTOPs at the workers of one run."""
-    attacks = [signal.SIGSTOP if number % 5 == 4 else signal.SIGKILL for number in range(25)]
-    experiment = Experiment(**REAL | {"method": method, "lr": 0.02, "gradients": 1200, "workers": 4})
-    facts = harm(attacks, experiment, tmp_path / "harmed", worker_timeout=1.0)
-    calm = experiment.run(tmp_path / "calm").summary
-    assert facts["restarts"] == len(facts["events"]) >= 5
+    monkeypatch.setattr("straggler.engines.processes.FAILURES_PER_WORKER", 20)
+    attacks = [signal.SIGSTOP if number % 5 == 4 else signal.SIGKILL for number in range(26)]
+    experiment = Experiment(**REAL | {"method": method, "lr": 0.02, "workers": 4, "seconds": 35})
+    record, delivered = harm(attacks, experiment, tmp_path, worker_timeout=1.0)
+    facts = record.summary
+    assert delivered.count(signal.SIGKILL) >= 20
+    assert delivered.count(signal.SIGSTOP) >= 5
+    assert facts["restarts"] == len(record.events) >= 20
     assert (
         facts["dispatched"] == facts["applied"] + facts["dropped"] + facts["cancelled"] + facts["in_flight"]
     )
-    assert facts["gradients"] == 1200
-    assert abs(facts["test_accuracy"] - calm["test_accuracy"]) < 8
+    assert facts["test_accuracy"] > 85  # undisturbed: 90 and more
+    assert replay(record) == facts["weights_sha256"]
     assert orphans() == []
 
 
