@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 
+from straggler import options
 from straggler.analysis.tables import description, listing, number
 from straggler.catalogue import InputError, explain, suggestion
 from straggler.catalogues import CATALOGUES, catalogue_table
@@ -35,125 +36,46 @@ app = typer.Typer(
 )
 out, err = Console(highlight=False), Console(stderr=True, highlight=False)
 
-WHAT, HOW, WHO, LONG, SEEN = "What is trained", "How", "By whom", "How long", "What is kept and shown"
-
 
 @app.command(rich_help_panel="Train")
 def run(
-    dataset: Annotated[
-        str | None, typer.Option(rich_help_panel=WHAT, help="`straggler list datasets`")
-    ] = None,
-    model: Annotated[str | None, typer.Option(rich_help_panel=WHAT, help="`straggler list models`")] = None,
-    validation: Annotated[
-        float | None, typer.Option(rich_help_panel=WHAT, help="Part of the training set kept apart.")
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=HOW,
-            help="A policy, correction and optimizer by a paper's name: `straggler list methods`",
-        ),
-    ] = None,
-    policy: Annotated[str | None, typer.Option(rich_help_panel=HOW, help="When the server steps.")] = None,
-    correction: Annotated[
-        str | None, typer.Option(rich_help_panel=HOW, help="What is done to a stale gradient.")
-    ] = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(rich_help_panel=HOW, help="Any torch.optim class, such as 'adam(betas=[0.9, 0.99])'."),
-    ] = None,
-    lr: Annotated[float | None, typer.Option(rich_help_panel=HOW, help="Learning rate.")] = None,
-    momentum: Annotated[float | None, typer.Option(rich_help_panel=HOW, help="Of the optimizer.")] = None,
-    nesterov: Annotated[
-        bool | None,
-        typer.Option("--nesterov/--no-nesterov", rich_help_panel=HOW, help="Look ahead along the momentum."),
-    ] = None,
-    weight_decay: Annotated[float | None, typer.Option(rich_help_panel=HOW, help="Of the optimizer.")] = None,
-    schedule: Annotated[
-        str | None, typer.Option(rich_help_panel=HOW, help="Any torch.optim.lr_scheduler, per epoch.")
-    ] = None,
-    warmup: Annotated[
-        float | None, typer.Option(rich_help_panel=HOW, help="Epochs of linear warm-up from lr/workers.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(rich_help_panel=WHO, help="How many.")] = None,
-    batch_size: Annotated[int | None, typer.Option(rich_help_panel=WHO, help="Per worker.")] = None,
-    partition: Annotated[
-        str | None, typer.Option(rich_help_panel=WHO, help="Who has which data: `straggler list partitions`")
-    ] = None,
-    compute: Annotated[
-        str | None,
-        typer.Option(rich_help_panel=WHO, help="Seconds a gradient takes: `straggler list delays`"),
-    ] = None,
-    delay: Annotated[
-        list[str] | None, typer.Option(rich_help_panel=WHO, help="Seconds on top; may be repeated.")
-    ] = None,
-    epochs: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=LONG, help="Samples of all workers ÷ size of the training set."),
-    ] = None,
-    updates: Annotated[int | None, typer.Option(rich_help_panel=LONG, help="Server steps.")] = None,
-    gradients: Annotated[
-        int | None, typer.Option(rich_help_panel=LONG, help="Of all workers together.")
-    ] = None,
-    seconds: Annotated[float | None, typer.Option(rich_help_panel=LONG, help="Virtual time.")] = None,
-    stop: Annotated[
-        str | None,
-        typer.Option(rich_help_panel=LONG, help="all: together; each: every worker after its own share."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(rich_help_panel=HOW, help="Weights, batches, delays: all that is random.")
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            rich_help_panel=LONG,
-            help="Processes that compute; all cores by default. Changes no result.",
-        ),
-    ] = None,
-    eval_every: Annotated[
-        float | None, typer.Option(rich_help_panel=SEEN, help="Epochs; 0 = only at the end.")
-    ] = None,
-    train_metrics: Annotated[
-        bool | None,
-        typer.Option(
-            "--train-metrics", rich_help_panel=SEEN, help="The training set at every evaluation too."
-        ),
-    ] = None,
-    snapshots: Annotated[
-        int | None, typer.Option(rich_help_panel=SEEN, help="Weights kept along the run.")
-    ] = None,
-    out_folder: Annotated[Path, typer.Option("--out", rich_help_panel=SEEN, help="Where records go.")] = Path(
-        "runs"
-    ),
-    data: Annotated[
-        Path | None, typer.Option(rich_help_panel=WHAT, help="A folder with the data files.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(rich_help_panel=SEEN, help="A TOML file with any of these keys.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", rich_help_panel=SEEN, help="Any key of an experiment."),
-    ] = None,
-    checkpoint_every: Annotated[
-        str,
-        typer.Option(rich_help_panel=SEEN, help="Host seconds (60s) or updates (500) between checkpoints."),
-    ] = "60s",
-    engine: Annotated[
-        str | None,
-        typer.Option(rich_help_panel=WHO, help="simulator (virtual time) or processes (real time)."),
-    ] = None,
-    worker_timeout: Annotated[
-        float,
-        typer.Option(rich_help_panel=WHO, help="Seconds until a silent process is replaced (processes)."),
-    ] = 60.0,
-    force: Annotated[
-        bool, typer.Option("--force", rich_help_panel=SEEN, help="Run it again though its record exists.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", rich_help_panel=SEEN, help="The summary as one line of JSON, last.")
-    ] = False,
+    dataset: options.Dataset = None,
+    model: options.Model = None,
+    validation: options.Validation = None,
+    method: options.Method = None,
+    policy: options.Policy = None,
+    correction: options.Correction = None,
+    optimizer: options.Optimizer = None,
+    lr: options.Lr = None,
+    momentum: options.Momentum = None,
+    nesterov: options.Nesterov = None,
+    weight_decay: options.WeightDecay = None,
+    schedule: options.Schedule = None,
+    warmup: options.Warmup = None,
+    workers: options.Workers = None,
+    batch_size: options.BatchSize = None,
+    partition: options.Partition = None,
+    compute: options.Compute = None,
+    delay: options.Delay = None,
+    epochs: options.Epochs = None,
+    updates: options.Updates = None,
+    gradients: options.Gradients = None,
+    seconds: options.Seconds = None,
+    stop: options.Stop = None,
+    seed: options.Seed = None,
+    jobs: options.Jobs = None,
+    eval_every: options.EvalEvery = None,
+    train_metrics: options.TrainMetrics = None,
+    snapshots: options.Snapshots = None,
+    out_folder: options.Out = Path("runs"),
+    data: options.Data = None,
+    config: options.Config = None,
+    set_: options.Settings = None,
+    checkpoint_every: options.CheckpointEvery = "60s",
+    engine: options.Engine = None,
+    worker_timeout: options.WorkerTimeout = 60.0,
+    force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train and record one experiment."""
     flags = {key: value for key, value in locals().items() if key in Experiment.model_fields}
@@ -228,15 +150,13 @@ def read_pairs(pairs: list[str]) -> dict[str, Any]:
 
 @app.command(rich_help_panel="Train")
 def resume(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The folder of a run, or the beginning of its id.")
-    ],
-    out_folder: Annotated[Path, typer.Option("--out", help="Where records are.")] = Path("runs"),
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that compute.")] = None,
-    data: Annotated[Path | None, typer.Option(help="A folder with the data files.")] = None,
-    checkpoint_every: Annotated[str, typer.Option(help="Host seconds (60s) or updates (500).")] = "60s",
-    worker_timeout: Annotated[float, typer.Option(help="Seconds until a silent process is replaced.")] = 60.0,
-    as_json: Annotated[bool, typer.Option("--json", help="The summary as one line of JSON, last.")] = False,
+    run: options.Run,
+    out_folder: options.Records = Path("runs"),
+    jobs: options.Jobs = None,
+    data: options.Data = None,
+    checkpoint_every: options.CheckpointEvery = "60s",
+    worker_timeout: options.WorkerTimeout = 60.0,
+    as_json: options.Json = False,
 ) -> None:
     """Go on with a run that was interrupted or killed; the result is the same to the bit."""
     record = find(run, out_folder)
@@ -248,11 +168,9 @@ def resume(
 
 @app.command("replay", rich_help_panel="Train")
 def replay_(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The folder of a run, or the beginning of its id.")
-    ],
-    out_folder: Annotated[Path, typer.Option("--out", help="Where records are.")] = Path("runs"),
-    data: Annotated[Path | None, typer.Option(help="A folder with the data files.")] = None,
+    run: options.Run,
+    out_folder: options.Records = Path("runs"),
+    data: options.Data = None,
 ) -> None:
     """Execute a run's order of arrivals again and compare the weights, bit for bit."""
     record = find(run, out_folder)
@@ -307,10 +225,8 @@ def data(
 
 @app.command(rich_help_panel="Look")
 def show(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The folder of a run, or the beginning of its id.")
-    ],
-    out_folder: Annotated[Path, typer.Option("--out", help="Where records are.")] = Path("runs"),
+    run: options.Run,
+    out_folder: options.Records = Path("runs"),
 ) -> None:
     """Show one run: experiment, summary, curve, staleness, classes."""
     out.print(description(find(run, out_folder)))
