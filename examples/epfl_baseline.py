@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from straggler import Experiment
+from straggler.analysis.markdown import fill, markdown_table
 from straggler.analysis.tables import listing, number
 from straggler.progress import Bar
 
@@ -40,6 +41,7 @@ RUNS = {
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--out", type=Path, default=Path("runs"))
 parser.add_argument("--seeds", type=int, default=1)
+parser.add_argument("--into", type=Path, help="a document with a place for the table")
 arguments = parser.parse_args()
 
 console = Console()
@@ -55,4 +57,7 @@ for name, (source, settings) in RUNS.items():
     spread = f" ± {statistics.stdev(ours):.2f}" if len(ours) > 1 else ""
     difference = "–" if source is None else f"{mean - source:+.2f}"
     rows.append([name, number(source), f"{mean:.2f}{spread}", difference, f"{host:.0f} s"])
-console.print(listing("test accuracy (%)", ["run", "EPFL", "ours", "difference", "host time"], rows))
+columns = ["run", "EPFL", "ours", "difference", "host time"]
+console.print(listing("test accuracy (%)", columns, rows))
+if arguments.into:
+    fill(arguments.into, "results:baseline", markdown_table(columns, rows))

@@ -16,7 +16,8 @@ from rich.progress import track
 
 from straggler import Experiment
 from straggler.analysis.figures import error_against_workers
-from straggler.analysis.tables import error_table
+from straggler.analysis.markdown import fill, markdown_table
+from straggler.analysis.tables import error_rows, listing
 
 METHODS = ("ssgd", "nag-asgd", "dc-asgd", "sa", "ga", "dana", "dana-ga")
 WORKERS = (4, 8, 16, 32)
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument(
         "--draw", action="store_true", help="only the table and the figure, from what is in results"
     )
+    parser.add_argument("--into", type=Path, help="a document with a place for the table")
     arguments = parser.parse_args()
     console, summary = Console(), arguments.results / "summary.parquet"
     if not arguments.draw:
@@ -77,7 +79,10 @@ def main() -> None:
         arguments.results.mkdir(parents=True, exist_ok=True)
         pl.DataFrame(rows).sort("method", "workers", "seed").write_parquet(summary)
     table = pl.read_parquet(summary)
-    console.print(error_table(table))
+    columns, rows = error_rows(table)
+    console.print(listing("test error (%)", columns, rows))
+    if arguments.into:
+        fill(arguments.into, f"results:{arguments.results.name}", markdown_table(columns, rows))
     console.print(f"figure: {error_against_workers(table, arguments.results / 'error.png')}", soft_wrap=True)
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from straggler.record import Record
 
-__all__ = ["comparison", "description", "error_table", "listing", "number"]
+__all__ = ["comparison", "description", "error_rows", "listing", "number"]
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -60,14 +60,14 @@ def comparison(records: Mapping[str, Record], target: float) -> Table:
     return table
 
 
-def error_table(runs: pl.DataFrame) -> Table:
+def error_rows(runs: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Test error by method and number of workers: mean ± std over seeds; NC where none learnt."""
     workers = sorted(runs["workers"].unique())
     rows = []
     for (method,), group in runs.group_by(["method"], maintain_order=True):
         cells = [error_cell(group.filter(pl.col("workers") == count)) for count in workers]
         rows.append([str(method), *cells])
-    return listing("test error (%)", ["method", *(f"N = {count}" for count in workers)], rows)
+    return ["method", *(f"N = {count}" for count in workers)], rows
 
 
 def error_cell(runs: pl.DataFrame) -> str:

@@ -91,8 +91,16 @@ class Debian:
     def download(self, workspace: Path, report: Report) -> Path:
         report(f"{self}: apt-get download")
         limits = [f"-oAcquire::{way}::Timeout={CONNECT_SECONDS}" for way in ("http", "https")]
-        # --print-uris would be no check: only downloading tells whether the package lists are there
-        run(["apt-get", "download", "-qq", "-oAcquire::Retries=0", *limits, self.package], workspace)
+        settings = ["-qq", "-oAcquire::Retries=0", *limits]
+        try:
+            run(["apt-get", "download", *settings, self.package], workspace)
+        except DataError:  # a new machine has no package lists yet: get them, for this download only
+            report(f"{self}: apt-get update in a folder of its own")
+            (workspace / "lists/partial").mkdir(parents=True)
+            folders = [f"-oDir::State::lists={workspace}/lists", f"-oDir::Cache={workspace}/cache"]
+            settings += [*folders, "-oDebug::NoLocking=1"]
+            run(["apt-get", "update", *settings], workspace)
+            run(["apt-get", "download", *settings, self.package], workspace)
         run(["dpkg-deb", "-x", str(next(workspace.glob("*.deb"))), "."], workspace)
         return workspace / "usr/share" / self.folder
 
