@@ -42,9 +42,8 @@ def run_story(watch: Callable[[Server], None] | None = None, **settings: Any) ->
     story = Story(server, problem)
     durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
 
-    def observe(arrival: Arrival, decision: Decision, before: Tensor) -> None:
-        stepped = decision == "applied"
-        story.arrivals.append((arrival, decision, server.k - stepped - arrival.job.version))
+    def observe(arrival: Arrival, decision: Decision, staleness: int, before: Tensor) -> None:
+        story.arrivals.append((arrival, decision, staleness))
         if watch is not None:
             watch(server)
 

@@ -130,6 +130,14 @@ def test_a_real_run_replays_to_the_bit(method: str, tmp_path: Path) -> None:
     assert replay(record) == record.summary["weights_sha256"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["k-sync(k=1)", "k-batch-sync(k=2)", "hybrid(2, 0)"])
+def test_buffers_survive_cancelled_jobs(policy: str, tmp_path: Path) -> None:
+    settings = REAL | {"model": "asu-fashion", "policy": policy, "gradients": 60, "delay": []}
+    record = Experiment(**settings).run(tmp_path)
+    assert replay(record) == record.summary["weights_sha256"]
+
+
 def test_a_simulated_run_replays_to_the_bit(tmp_path: Path) -> None:
     settings = {
         **DIGITS,

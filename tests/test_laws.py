@@ -1,5 +1,6 @@
 """Laws that hold for any delays: staleness is conserved, the ledger balances, times have closed forms."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,15 @@ def conserved(server: Server) -> None:
 def test_staleness_is_conserved_under_every_law_at_every_moment(law: str, delay: list[str]) -> None:
     story = run_story(conserved, **QUADRATIC, workers=7, updates=300, compute=law, delay=delay)
     assert story.server.k == 300
+
+
+def test_staleness_is_conserved_under_a_trace(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(
+        "worker,seconds\n" + "".join(f"{w},{1 + (3 * w + j) % 5}\n" for w in range(3) for j in range(7))
+    )
+    story = run_story(conserved, **QUADRATIC, workers=3, updates=200, compute=f"trace('{file}')")
+    assert story.server.k == 200
 
 
 @settings(max_examples=20, deadline=None)

@@ -18,7 +18,8 @@ from straggler.core import Arrival, Gradient, Job
 from straggler.experiment import Experiment
 from straggler.keeper import Every
 from straggler.methods import METHODS
-from straggler.observe import Progress
+from straggler.observe import Observer, Progress
+from straggler.optimizers import OPTIMIZERS
 from straggler.record import Record
 
 MIXTURE: dict[str, Any] = {
@@ -79,6 +80,47 @@ def test_every_method_ends_with_the_same_bits_after_ten_power_cuts(method: str, 
     assert not list(pieces.path.glob("checkpoint-*"))
 
 
+def test_a_checkpoint_at_the_very_end_adds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed during the last evaluation: the budget is spent, only the evaluation is done again."""
+    experiment = Experiment(**MIXTURE, workers=3, gradients=40, eval_every=0)
+    whole = experiment.run(tmp_path / "whole", jobs=1)
+    final = Observer.final
+
+    def cut(self: Observer) -> Any:
+        raise PowerCut
+
+    monkeypatch.setattr(Observer, "final", cut)
+    with pytest.raises(PowerCut):
+        experiment.run(tmp_path / "cut", jobs=1, checkpoint_every="1")
+    monkeypatch.setattr(Observer, "final", final)
+    again = experiment.run(tmp_path / "cut", jobs=1)
+    assert again.summary["updates"] == whole.summary["updates"] == 40
+    assert again.summary["weights_sha256"] == whole.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_goes_on_from_its_state_to_the_bit(optimizer: str, tmp_path: Path) -> None:
+    experiment = Experiment(dataset="quadratic(noise=0.1)", workers=3, gradients=60, optimizer=optimizer)
+    whole = experiment.run(tmp_path / "whole", jobs=1)
+    pieces = run_through_power_cuts(experiment, tmp_path / "pieces", cuts=4, rng=random.Random(optimizer))
+    assert pieces.summary["weights_sha256"] == whole.summary["weights_sha256"]
+
+
+def test_a_half_written_part_does_not_matter(tmp_path: Path) -> None:
+    experiment = Experiment(**MIXTURE, workers=2, gradients=60)
+
+    def cut(progress: Progress) -> None:
+        if progress.updates == 30:
+            raise PowerCut
+
+    with pytest.raises(PowerCut):
+        experiment.run(tmp_path, jobs=1, progress=cut, checkpoint_every="5")
+    (folder,) = tmp_path.iterdir()
+    (folder / "arrivals.parts" / "000099.parquet.tmp").write_bytes(b"PAR1 half")
+    assert len(Record(folder).arrivals) == 30
+    assert experiment.run(tmp_path, jobs=1).summary["gradients"] == 60
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "jobs"), [("lenet5", 2), ("asu-fashion", 1)])
 def test_a_process_killed_ten_times_ends_with_the_same_bits(model: str, jobs: int, tmp_path: Path) -> None:
@@ -115,6 +157,7 @@ def test_a_process_killed_ten_times_ends_with_the_same_bits(model: str, jobs: in
     assert Record(killed).arrivals.equals(Record(whole).arrivals, null_equal=True)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
     settings = [
         "--dataset",

@@ -25,9 +25,16 @@ class Entry(BaseModel):
 
     def __str__(self) -> str:
         fields = type(self).model_fields
-        given = {k: getattr(self, k) for k in fields if getattr(self, k) != fields[k].get_default()}
-        arguments = ", ".join(f"{key}={written(value)}" for key, value in given.items())
+        return self.text(k for k in fields if getattr(self, k) != fields[k].get_default())
+
+    def text(self, keys: Iterable[str]) -> str:
+        """As it is written, with these settings."""
+        arguments = ", ".join(f"{key}={written(getattr(self, key))}" for key in keys)
         return f"{self.name}({arguments})" if arguments else self.name
+
+    def identity(self) -> str:
+        """What tells it from any other: every setting, so that a default may change without confusion."""
+        return self.text(type(self).model_fields)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and str(self) == str(other)

@@ -33,7 +33,7 @@ def save(folder: Path, number: int, state: Any) -> Path:
     tensors: dict[int, tuple[int, Tensor]] = {}
     text = json.dumps(encode(state, tensors))
     arrays = {str(position): tensor.detach().numpy() for position, tensor in tensors.values()}
-    path, temporary = folder / f"checkpoint-{number:09d}.safetensors", folder / ".checkpoint"
+    path, temporary = folder / f"checkpoint-{number:09d}.safetensors", folder / "checkpoint.tmp"
     save_file(arrays, temporary, metadata={"state": text, "sha256": digest(text, arrays)})
     with temporary.open("rb") as file:
         os.fsync(file.fileno())

@@ -52,12 +52,18 @@ class Gradient:
 class Arrival:
     """A finished job. Its gradient is fetched when somebody looks at it: ignoring one costs nothing."""
 
-    __slots__ = ("_fetch", "_gradient", "job", "samples", "started", "time", "worker")
+    __slots__ = ("_fetch", "_gradient", "ignore", "job", "samples", "started", "time", "worker")
 
     def __init__(
-        self, job: Job, started: float, time: float, samples: int, fetch: Callable[[], Gradient]
+        self,
+        job: Job,
+        started: float,
+        time: float,
+        samples: int,
+        fetch: Callable[[], Gradient],
+        ignore: Callable[[], None] = lambda: None,  # told that nobody will look
     ) -> None:
-        self.job, self.worker, self.samples = job, job.worker, samples
+        self.job, self.worker, self.samples, self.ignore = job, job.worker, samples, ignore
         self.started, self.time = started, time
         self._fetch, self._gradient = fetch, None  # type: tuple[Callable[[], Gradient], Gradient | None]
 
@@ -130,8 +136,6 @@ class Policy(Piece):
 class Correction(Piece):
     """WHAT is done to a stale gradient before it is used."""
 
-    needs_model: ClassVar[bool] = False  # looks at the model the job was computed at
-
     def begin(self, x: Tensor, workers: int) -> None:
         """Forget the last run."""
 
@@ -176,30 +180,10 @@ class Server:
     """The model, what every worker is on, and the three pieces that decide."""
 
     _KEPT = (
-        *(
-            "x",
-            "buffers",
-            "k",
-            "active",
-            "busy",
-            "aside",
-            "finished",
-            "launched",
-            "ledger",
-            "gradients",
-            "samples",
-        ),
-        *(
-            "staleness_sum",
-            "staleness_max",
-            "held",
-            "_pending",
-            "_pending_staleness",
-            "_scale",
-            "_last_worker",
-        ),
-        "_buffers",
-    )
+        "x", "buffers", "k", "active", "busy", "aside", "finished", "launched", "ledger", "gradients",
+        "samples", "staleness_sum", "staleness_max", "held", "_pending", "_pending_staleness", "_scale",
+        "_last_worker", "_buffers",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -268,6 +252,7 @@ class Server:
         if arrival in self.aside:
             return "held"
         self.ledger.dropped += 1
+        arrival.ignore()
         return "dropped"
 
     def retire(self, worker: int) -> None:

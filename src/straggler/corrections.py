@@ -97,7 +97,6 @@ class DelayCompensation(Correction):
     """A first-order guess of the gradient here: g + λ g⊙g⊙(w − w_then). Zheng et al. 2017 (DC-ASGD-c)."""
 
     name: ClassVar[str] = "dc"
-    needs_model: ClassVar[bool] = True
     lam: float = Field(0.04, ge=0)
 
     def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
@@ -109,7 +108,6 @@ class AdaptiveDelayCompensation(Correction):
     """DC with λ₀/√(mean square) per parameter. Zheng et al. 2017 (DC-ASGD-a, as in its code)."""
 
     name: ClassVar[str] = "dc-adaptive"
-    needs_model: ClassVar[bool] = True
     lam0: float = Field(2.0, ge=0)
     m: float = Field(0.95, ge=0, lt=1)
     shared: bool = False  # one mean square for all, instead of one per worker
@@ -134,7 +132,6 @@ class GapAware(Correction):
     """
 
     name: ClassVar[str] = "gap-aware"
-    needs_model: ClassVar[bool] = True
     per: Literal["parameter", "model"] = "parameter"
     beta: float = Field(0.999, ge=0, lt=1)
     eps: float = Field(1e-8, gt=0)
@@ -168,6 +165,8 @@ class GapAware(Correction):
 
     def stepped(self, server: Server, before: Tensor, lr: float) -> None:
         velocity = server.optimizer.velocity()
+        if velocity is None and lr == 0:
+            return  # it did not move, which says nothing about its steps
         if velocity is None:  # any other optimizer: its step, in units of the learning rate
             velocity = (before - server.x) / lr
         if self.per == "parameter":
@@ -189,9 +188,8 @@ class Chain(Correction):
     def __str__(self) -> str:
         return " + ".join(map(str, self.links))
 
-    @property
-    def needs_model(self) -> bool:  # type: ignore[override]
-        return any(link.needs_model for link in self.links)
+    def identity(self) -> str:
+        return " + ".join(link.identity() for link in self.links)
 
     def begin(self, x: Tensor, workers: int) -> None:
         for link in self.links:

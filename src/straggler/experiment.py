@@ -24,13 +24,13 @@ from pydantic import (
     model_validator,
 )
 
-from straggler.catalogue import InputError, parse, suggestion
+from straggler.catalogue import Entry, InputError, parse, suggestion
 from straggler.checkpoint import newest
 from straggler.core import Correction, Optimizer, Policy, Server
 from straggler.corrections import correction_of
 from straggler.data.datasets import DATASETS
 from straggler.data.examples import ArrayExamples, Examples, Subset
-from straggler.data.given import GivenData, GivenModel
+from straggler.data.given import GivenData, GivenModel, fingerprint
 from straggler.data.models import MODELS
 from straggler.data.partitions import PARTITIONS, Partition
 from straggler.delays import DELAYS, Durations, Law
@@ -150,8 +150,7 @@ class Experiment(BaseModel):
         settings = pieces | given
         settings["optimizer"] = cls._with_shared_settings(settings, own="optimizer" in given)
         for key in SHARED_SETTINGS:  # an optimizer that has them says what they are
-            if hasattr(settings["optimizer"], key):
-                settings[key] = getattr(settings["optimizer"], key)
+            settings[key] = getattr(settings["optimizer"], key, None)
         if not any(budget in settings for budget in BUDGETS):
             settings["epochs"] = 1
         return settings
@@ -198,26 +197,32 @@ class Experiment(BaseModel):
                 f"use the asynchronous policy, or sgd(momentum=…)"
             )
         self.policy.check(self.workers)
-        LearningRate(self.lr, self.schedule)(self.epochs or 1.0)
+        LearningRate(self.lr, self.schedule)(min(self.epochs or 1.0, 1000.0))
         Durations(self.compute, self.delay, self.workers, self.seed)
         return self
 
     @property
     def id(self) -> str:
         """A short hash of everything that determines the run and what is recorded of it."""
-        return hashlib.sha256(json.dumps(self.resolved(), sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def identity(self) -> dict[str, Any]:
+        """Every setting of every piece, with fingerprints of what text cannot hold."""
+        keys = self.resolved()
+        for key in keys:
+            if isinstance(value := getattr(self, key), Entry):
+                keys[key] = value.identity()
+        keys["delay"] = [law.identity() for law in self.delay]
+        return keys if self.loss is None else keys | {"loss": fingerprint(self.loss)}
 
     def resolved(self) -> dict[str, Any]:
         """Every key as text and numbers, defaults included."""
-        keys = self.model_dump(mode="json", exclude_none=True)
-        if self.loss is not None:
-            keys["loss"] = (
-                f"{self.loss.__module__}.{getattr(self.loss, '__qualname__', type(self.loss).__name__)}"
-            )
-        return keys
+        return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
-        return tomlkit.dumps(self.resolved())
+        """As `from_toml` reads it; what was given in Python is named."""
+        remark = "" if self.loss is None else f"# loss: {self.loss!r} (given in Python)\n"
+        return remark + tomlkit.dumps(self.resolved())
 
     def problem(
         self, folder: Path | None = None, report: Callable[[str], None] = lambda line: None

@@ -62,8 +62,8 @@ class Keeper:
         self._begun = self._saved = time.monotonic()
         self._saved_at, self._stopping = 0, False
 
-    def __call__(self, arrival: Arrival, decision: Decision, before: Tensor) -> None:
-        self.observer(arrival, decision, before)
+    def __call__(self, arrival: Arrival, decision: Decision, staleness: int, before: Tensor) -> None:
+        self.observer(arrival, decision, staleness, before)
         due = time.monotonic() - self._saved >= self.every.seconds
         if due or self._stopping or self.server.k - self._saved_at >= self.every.updates:
             self.save()

@@ -52,17 +52,9 @@ class Observer:
     """Called after every arrival."""
 
     _KEPT = (
-        *(
-            "seconds",
-            "measuring",
-            "_losses",
-            "_last",
-            "_recent_loss",
-            "_accuracy",
-            "_next_evaluation",
-            "_kept",
-        ),
-    )
+        "seconds", "measuring", "_loss_sum", "_loss_count", "_last",
+        "_recent_loss", "_accuracy", "_next_evaluation", "_kept",
+    )  # fmt: skip
 
     def __init__(
         self, server: Server, compute: Compute, budget: Budget, recorder: Recorder, watch: Watch
@@ -70,7 +62,7 @@ class Observer:
         self.server, self.compute, self.budget, self.recorder = server, compute, budget, recorder
         self.watch = watch
         self.seconds, self.measuring = 0.0, 0.0  # the run's clock; host seconds spent on measuring
-        self._losses: list[float] = []
+        self._loss_sum, self._loss_count = 0.0, 0  # of the batches since the last evaluation
         self._last: dict[str, Any] = {}  # the latest row of the curve
         self._predictions: dict[Split, NDArray[np.int64]] = {}
         self._recent_loss = math.nan
@@ -95,9 +87,9 @@ class Observer:
             setattr(self, name, state[name])
         self._predictions = {split: found.numpy() for split, found in state["_predictions"].items()}
 
-    def __call__(self, arrival: Arrival, decision: Decision, before: Tensor) -> None:
+    def __call__(self, arrival: Arrival, decision: Decision, staleness: int, before: Tensor) -> None:
         self.seconds = arrival.time
-        self._write(arrival, decision, before)
+        self._write(arrival, decision, staleness, before)
         if self.server.epochs >= self._next_evaluation:
             self._next_evaluation = (self.server.epochs // self.watch.eval_every + 1) * self.watch.eval_every
             self.measure()
@@ -115,10 +107,10 @@ class Observer:
     def _spent(self) -> float:
         return self.budget.spent(self.server, self.seconds)
 
-    def _write(self, arrival: Arrival, decision: Decision, before: Tensor) -> None:
+    def _write(self, arrival: Arrival, decision: Decision, staleness: int, before: Tensor) -> None:
         job, gradient = arrival.job, arrival.seen
         if gradient is not None:
-            self._losses.append(gradient.loss)
+            self._loss_sum, self._loss_count = self._loss_sum + gradient.loss, self._loss_count + 1
             before_loss = gradient.loss if math.isnan(self._recent_loss) else self._recent_loss
             self._recent_loss = before_loss + RECENT * (gradient.loss - before_loss)
         self.recorder.arrival(
@@ -127,7 +119,7 @@ class Observer:
             worker=arrival.worker,
             index=job.index,
             version=job.version,
-            staleness=self.server.k - (decision == "applied") - job.version,
+            staleness=staleness,
             gap=root_mean_square(before, job.x),
             loss=None if gradient is None else gradient.loss,
             gradient_norm=None if gradient is None else norm(gradient.vector),
@@ -159,14 +151,14 @@ class Observer:
             "gradients": server.gradients,
             "epochs": server.epochs,
             "lr": server.lr,
-            "batch_loss": float(np.mean(self._losses)) if self._losses else None,
+            "batch_loss": self._loss_sum / self._loss_count if self._loss_count else None,
         }
         splits: tuple[Split, ...] = (
             ("test", "validation", "train") if self.watch.train_metrics else ("test", "validation")
         )
         for split in splits:
             row |= self._evaluate(split)
-        self._losses, self._last = [], row
+        self._loss_sum, self._loss_count, self._last = 0.0, 0, row
         self._accuracy = row.get("test_accuracy")
         self.recorder.evaluation(row)
         self.measuring += time.monotonic() - started

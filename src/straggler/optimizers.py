@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, create_model
 from torch import Tensor
 from torch.optim import lr_scheduler
 
-from straggler.catalogue import split_call, suggestion
+from straggler.catalogue import InputError, split_call, suggestion
 from straggler.core import Optimizer
 
 __all__ = ["OPTIMIZERS", "Dana", "DanaSlim", "LearningRate", "Multi", "TorchOptimizer", "schedulers"]
@@ -67,7 +67,9 @@ class TorchOptimizer(Optimizer):
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._torch.load_state_dict(self._torch.state_dict() | {"state": state})
+        self._torch.state[self._parameter] = dict(
+            next(iter(state.values()), {})
+        )  # as it is: torch's own way casts it
 
 
 def tupled(value: Any) -> Any:
@@ -203,20 +205,28 @@ class LearningRate:
     """
 
     def __init__(self, lr: float, schedule: str = "constant", warmup: float = 0.0, workers: int = 1) -> None:
-        self.lr, self.warmup, self.workers = lr, warmup, workers
+        self.schedule, self.warmup, self.workers = schedule, warmup, workers
         self._scheduler = scheduler(schedule, lr)
         self._epoch, self._now = 0, self._scheduled()
 
     def __call__(self, epochs: float) -> float:
         while self._epoch < int(epochs):
-            self._scheduler.optimizer.step()
-            self._scheduler.step()
+            self._advance()
             self._epoch += 1
             self._now = self._scheduled()
         if epochs < self.warmup:
             start = 1 / self.workers
             return self._now * (start + (1 - start) * epochs / self.warmup)
         return self._now
+
+    def _advance(self) -> None:
+        try:
+            self._scheduler.optimizer.step()
+            self._scheduler.step()
+        except ValueError as error:
+            raise InputError(
+                f"schedule={self.schedule!r} ends after {self._epoch} epochs; make it last longer ({error})"
+            ) from None
 
     def _scheduled(self) -> float:
         return float(self._scheduler.get_last_lr()[0])

@@ -174,7 +174,7 @@ Engine = Annotated[
 ]
 WorkerTimeout = Annotated[
     float,
-    typer.Option(rich_help_panel=WHO, help="Seconds until a silent process is replaced (processes)."),
+    typer.Option(min=0.1, rich_help_panel=WHO, help="Seconds until a silent process is replaced."),
 ]
 Force = Annotated[
     bool, typer.Option("--force", rich_help_panel=SEEN, help="Run it again though its record exists.")

@@ -175,7 +175,7 @@ class Recorder:
         write_text(self.path / "summary.json", json.dumps(jsonable(facts), indent=1, allow_nan=False))
 
     def tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
-        temporary = self.path / f".{name}"
+        temporary = self.path / f"{name}.tmp"
         save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, temporary)
         shutil.copymode(self.path / "summary.json", temporary)  # safetensors shuts everybody else out
         temporary.replace(self.path / name)
@@ -243,13 +243,13 @@ def unreadable(path: Path, reason: object) -> RecordError:
 
 
 def write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}")
+    temporary = path.with_name(f"{path.name}.tmp")
     temporary.write_text(text)
     temporary.replace(path)
 
 
 def write_parquet(table: pl.DataFrame, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}")
+    temporary = path.with_name(f"{path.name}.tmp")
     table.write_parquet(temporary)
     temporary.replace(path)
 

@@ -10,7 +10,8 @@ from straggler.core import Arrival, Decision, Diverged, Engine, Server
 
 __all__ = ["Budget", "Observe", "train"]
 
-Observe = Callable[[Arrival, Decision, Tensor], None]  # the arrival, what became of it, the model before it
+# The arrival, what became of it, its staleness, and the model before it.
+Observe = Callable[[Arrival, Decision, int, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -37,27 +38,24 @@ class Budget:
 def train(server: Server, engine: Engine, budget: Budget, observe: Observe) -> Diverged | None:
     """Run to the end of the budget; a run that diverges ends there, and says so."""
     jobs = list(server.busy.values()) or server.begin()  # a restored server has its jobs
-    while True:
+    while not budget.reached(server):
         for job in jobs:
             engine.submit(job)
         arrival = engine.next()
         if arrival is None:
-            if server.active and not server.held:
-                raise RuntimeError(
-                    f"{server.policy} left all {len(server.active)} workers idle after {server.k} updates"
-                )
+            if server.active:
+                raise RuntimeError(f"{server.policy} left all workers idle after {server.k} updates")
             return None
         if arrival.time > budget.seconds:
             return None
         if budget.shares is not None and server.finished[arrival.worker] + 1 >= budget.shares[arrival.worker]:
             server.retire(arrival.worker)
-        before = server.x
+        staleness, before = server.staleness(arrival.job), server.x
         try:
             decision, jobs = server.receive(arrival)
         except Diverged as end:
-            observe(arrival, "dropped", before)
+            observe(arrival, "dropped", staleness, before)
             return end
-        observe(arrival, decision, before)
+        observe(arrival, decision, staleness, before)
         server.ledger.check(server.in_flight)
-        if budget.reached(server):
-            return None
+    return None

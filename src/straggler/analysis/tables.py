@@ -61,7 +61,7 @@ def comparison(records: Mapping[str, Record], target: float) -> Table:
 
 
 def error_rows(runs: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Test error by method and number of workers: mean ± std over seeds; NC where none learnt."""
+    """Test error by method and number of workers: mean ± std over the seeds that learnt, else NC."""
     workers = sorted(runs["workers"].unique())
     rows = []
     for (method,), group in runs.group_by(["method"], maintain_order=True):
@@ -75,9 +75,10 @@ def error_cell(runs: pl.DataFrame) -> str:
         return ""
     if not runs["converged"].any():
         return "NC"
-    missed = len(runs) - int(runs["converged"].sum())
-    text = f"{number(runs['error'].mean())} ± {number(runs['error'].std() or 0.0)}"
-    return f"{text} ({missed} of {len(runs)} NC)" if missed else text
+    learnt = runs.filter("converged")["error"]
+    spread = f" ± {number(learnt.std())}" if len(learnt) > 1 else ""
+    missed = len(runs) - len(learnt)
+    return f"{number(learnt.mean())}{spread}" + (f" ({missed} of {len(runs)} NC)" if missed else "")
 
 
 def description(record: Record) -> Group:

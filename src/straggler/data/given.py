@@ -1,9 +1,11 @@
 """Data and networks that a user brings: tensors, arrays, Datasets, modules; told apart by fingerprints."""
 
 import hashlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from straggler.data.examples import ArrayExamples, DatasetExamples, Examples
 from straggler.randomness import rng
 
-__all__ = ["GivenData", "GivenModel"]
+__all__ = ["GivenData", "GivenModel", "fingerprint"]
 
 PROBES = 64  # items of a Dataset that are looked at to tell it from another
 
@@ -63,11 +65,27 @@ class GivenModel:
             module = self.source if isinstance(self.source, nn.Module) else self.source()
         name = getattr(self.source, "__qualname__", type(module).__name__)
         weights = (parameter.detach().numpy().tobytes() for parameter in module.parameters())
-        return f"{name}[{digest(repr(module).encode(), *weights)}]"
+        code = (source(kind) for kind in dict.fromkeys(map(type, module.modules())))
+        return f"{name}[{digest(repr(module).encode(), *weights, *code)}]"
+
+
+def fingerprint(thing: Any) -> str:
+    """Its content and its code: two functions of the same name are two things."""
+    return digest(cloudpickle.dumps(thing), source(thing))
+
+
+def source(thing: Any) -> bytes:
+    """The text of a class or function; nothing where there is none, as for torch's own kernels."""
+    try:
+        return inspect.getsource(thing).encode()
+    except (OSError, TypeError):
+        return b""
 
 
 def as_array(part: Any) -> NDArray[Any]:
-    return part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
+    array = part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
+    whole = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
+    return array.astype(np.int64) if whole else array  # labels, as torch wants them
 
 
 def probe(examples: DatasetExamples) -> bytes:

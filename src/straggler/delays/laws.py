@@ -1,5 +1,6 @@
 """The laws of seconds per job, and where their draws are addressed."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -221,6 +222,10 @@ class Trace(Law):
 
     name = "trace"
     file: str
+
+    def identity(self) -> str:
+        """With the content of the file: another trace is another run."""
+        return f"{super().identity()}#{hashlib.sha256(Path(self.file).read_bytes()).hexdigest()}"
 
     def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
         measured: Array = term.memory[worker]

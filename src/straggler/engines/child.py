@@ -39,14 +39,13 @@ class Layout(NamedTuple):
     def bytes(self) -> int:
         return 2 * (self.size + self.buffers) * self.dtype.itemsize
 
-    def tensors(self, memory: Any, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """(model, buffers in and out, gradient) of one seat."""
-        start, item = number * self.bytes, self.dtype.itemsize
-        return (
-            tensor_in(memory, start, self.size, self.dtype),
-            tensor_in(memory, start + self.size * item, self.buffers, self.dtype),
-            tensor_in(memory, start + (self.size + self.buffers) * item, self.size, self.dtype),
-        )
+    def tensors(self, memory: Any, number: int) -> list[Tensor]:
+        """The model and its buffers, then the gradient and the buffers after it, of one seat."""
+        start, tensors = number * self.bytes, []
+        for count in (self.size, self.buffers, self.size, self.buffers):
+            tensors.append(tensor_in(memory, start, count, self.dtype))
+            start += count * self.dtype.itemsize
+        return tensors
 
 
 @dataclass(eq=False)
@@ -58,6 +57,7 @@ class Seat:
     x: Tensor
     buffers: Tensor
     gradient: Tensor
+    buffers_after: Tensor
     task: Any = None  # what it is computing
 
 
@@ -118,13 +118,13 @@ class Inside:
 
     def answer(self, number: int, call: tuple[Any, ...]) -> float | Chunk | str:
         """Perform a task on its seat: a gradient goes to the shared memory, the rest is small."""
-        x, buffers, room = self.seats[number]
+        x, buffers, gradient, buffers_after = self.seats[number]
         try:
             outcome = perform(self.problem, call, x, buffers)
         except Exception:
             return traceback.format_exc()
         if isinstance(outcome, Chunk):
             return outcome
-        room.copy_(outcome.vector)
-        buffers.copy_(outcome.buffers)
+        gradient.copy_(outcome.vector)
+        buffers_after.copy_(outcome.buffers)
         return outcome.loss

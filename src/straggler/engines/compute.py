@@ -50,6 +50,7 @@ class Compute:
 
     def abandon(self, task: Task) -> None:
         """Nobody will ask for this one."""
+        task.abandoned = True
 
     def evaluate(self, x: Tensor, buffers: Tensor, split: Split) -> list[Chunk]:
         """All chunks of a split, in order."""
@@ -160,7 +161,7 @@ class Pool(Compute):
             return
         if isinstance(task.result, Gradient) and not task.abandoned:
             seat = task.seat
-            task.result = Gradient(seat.gradient.clone(), task.result.loss, seat.buffers.clone())
+            task.result = Gradient(seat.gradient.clone(), task.result.loss, seat.buffers_after.clone())
         task.seat.task, task.seat = None, None
 
     def _listen(self, timeout: float | None) -> None:
@@ -186,7 +187,9 @@ class Pool(Compute):
             task.error = outcome
         else:
             task.result = (
-                outcome if isinstance(outcome, Chunk) else Gradient(seat.gradient, outcome, seat.buffers)
+                outcome
+                if isinstance(outcome, Chunk)
+                else Gradient(seat.gradient, outcome, seat.buffers_after)
             )
         if task.abandoned:
             self._release(task)

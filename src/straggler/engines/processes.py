@@ -132,7 +132,7 @@ class Processes:
             return None  # of a job that was abandoned
         del self._running[worker]
         seat = child.seats[launch % SEATS]
-        gradient = Gradient(seat.gradient.clone(), outcome, seat.buffers.clone())
+        gradient = Gradient(seat.gradient.clone(), outcome, seat.buffers_after.clone())
         samples = self.problem.batch_samples(worker, running.job.index)
         return Arrival(running.job, running.started, self.now, samples, lambda: gradient)
 

@@ -21,7 +21,6 @@ class Simulator:
         self._queue: list[Entry] = []  # jobs by arrival
         self._unstarted: list[Entry] = []  # those whose gradient nobody computes yet
         self._current: dict[int, Task] = {}  # what each worker is on
-        self._given: Task | None = None  # the gradient of the last arrival
         self.started: dict[int, float] = {}  # when each worker's job began
         self.launches: dict[int, int] = {}  # and which of its jobs that is
         self._resumed: dict[int, float] = {}
@@ -44,14 +43,14 @@ class Simulator:
             heappush(self._unstarted, entry)
 
     def next(self) -> Arrival | None:
-        self._forget_last()
         while self._queue:
             time, worker, _, started, job, task = heappop(self._queue)
             if self._current.get(worker) is task:
                 del self._current[worker]
-                self.now, self._given = time, task
+                self.now = time
                 samples = self.compute.problem.batch_samples(worker, job.index)
-                return Arrival(job, started, time, samples, partial(self._result, task))
+                fetch, ignore = partial(self._result, task), partial(self.compute.abandon, task)
+                return Arrival(job, started, time, samples, fetch, ignore)
         return None
 
     def close(self) -> None:
@@ -59,19 +58,13 @@ class Simulator:
 
     def _result(self, task: Task) -> Gradient:
         self.compute.ahead(self._soonest)
-        self._given = None
         gradient: Gradient = self.compute.result(task)
         return gradient
 
     def _soonest(self) -> Task | None:
         """The next to arrive of those that nobody computes yet."""
         while self._unstarted:
-            _, worker, _, _, _, task = heappop(self._unstarted)
-            if self._current.get(worker) is task or self._given is task:
+            task = heappop(self._unstarted)[-1]
+            if not task.abandoned:
                 return task
         return None
-
-    def _forget_last(self) -> None:
-        if self._given is not None:  # the policy did not look at it
-            self.compute.abandon(self._given)
-            self._given = None

@@ -1,0 +1,109 @@
+"""A run's id tells it from every other run, and from none that is the same."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from straggler.experiment import Experiment
+
+DATA = (torch.zeros(20, 3), torch.arange(20) % 2, torch.zeros(4, 3), torch.arange(4) % 2)
+
+
+def identity(**settings: Any) -> str:
+    return Experiment(**settings).id
+
+
+def test_losses_of_the_same_name_are_told_apart() -> None:
+    losses = [
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(label_smoothing=0.5),
+        partial(F.cross_entropy, label_smoothing=0.1),
+        partial(F.cross_entropy, label_smoothing=0.2),
+        lambda output, target: F.cross_entropy(output, target),
+        lambda output, target: 2 * F.cross_entropy(output, target),
+    ]
+    assert len({identity(dataset=DATA, model="linear", loss=loss) for loss in losses}) == len(losses)
+    assert identity(loss=nn.CrossEntropyLoss()) == identity(loss=nn.CrossEntropyLoss())
+
+
+def test_modules_that_compute_differently_are_told_apart() -> None:
+    def made(body: str) -> type[nn.Module]:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(3, 2)
+
+            if body == "relu":
+
+                def forward(self, x: torch.Tensor) -> torch.Tensor:
+                    return self.layer(x).relu()
+
+        return Net
+
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).tanh()
+
+    assert identity(dataset=DATA, model=made("relu")) == identity(dataset=DATA, model=made("relu"))
+    assert identity(dataset=DATA, model=made("relu")) != identity(dataset=DATA, model=Other)
+
+
+def test_a_trace_is_known_by_its_content(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("worker,seconds\n0,1\n1,2\n")
+    first = identity(dataset="digits", workers=2, compute=f"trace('{file}')")
+    file.write_text("worker,seconds\n0,1\n1,3\n")
+    assert identity(dataset="digits", workers=2, compute=f"trace('{file}')") != first
+
+
+def test_the_same_run_written_in_two_ways_has_one_id() -> None:
+    assert identity(method="asgd") == identity(policy="asynchronous", correction="none", optimizer="sgd")
+    assert identity(optimizer="adam") == identity(optimizer="adam", momentum=0)
+    assert identity(optimizer="sgd(momentum=0.9)") == identity(momentum=0.9)
+    assert identity(compute="gamma(1, 0.5)") == identity(compute={"name": "gamma", "mean": 1, "cv": 0.5})
+
+
+def test_data_of_other_content_is_another_run() -> None:
+    other = (DATA[0] + 1, *DATA[1:])
+    assert identity(dataset=DATA, model="linear") != identity(dataset=other, model="linear")
+
+
+def test_labels_of_any_integer_type_are_labels(tmp_path: Path) -> None:
+    data = (
+        np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32),
+        np.arange(40, dtype=np.int32) % 2,
+    )
+    record = Experiment(dataset=(*data, *data), model="linear", workers=2, epochs=1).run(tmp_path, jobs=1)
+    assert record.summary["test_accuracy"] is not None
+
+
+def test_a_mask_of_infinities_stays_one(tmp_path: Path) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+            self.register_buffer("mask", torch.tensor([0.0, -float("inf"), float("inf")]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    record = Experiment(dataset=DATA, model=Masked, workers=3, updates=9).run(tmp_path, jobs=1)
+    assert record.weights()["mask"].tolist() == [0.0, -float("inf"), float("inf")]
+
+
+def test_gap_awareness_survives_a_rate_of_zero(tmp_path: Path) -> None:
+    for optimizer in ("sgd", "adam"):
+        record = Experiment(
+            dataset="mixture(samples=200)", model="linear", correction="gap-aware", optimizer=optimizer, workers=4,
+            epochs=5, schedule="cosineannealing(T_max=2)",
+        ).run(tmp_path, jobs=1)  # fmt: skip
+        assert record.summary["status"] == "finished"
