@@ -78,10 +78,8 @@ def test_data_of_other_content_is_another_run() -> None:
 
 
 def test_labels_of_any_integer_type_are_labels(tmp_path: Path) -> None:
-    data = (
-        np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32),
-        np.arange(40, dtype=np.int32) % 2,
-    )
+    inputs = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    data = (inputs, np.arange(40, dtype=np.int32) % 2)
     record = Experiment(dataset=(*data, *data), model="linear", workers=2, epochs=1).run(tmp_path, jobs=1)
     assert record.summary["test_accuracy"] is not None
 
@@ -101,9 +99,7 @@ def test_a_mask_of_infinities_stays_one(tmp_path: Path) -> None:
 
 
 def test_gap_awareness_survives_a_rate_of_zero(tmp_path: Path) -> None:
+    ending = {"epochs": 5, "schedule": "cosineannealing(T_max=2)", "correction": "gap-aware", "workers": 4}
     for optimizer in ("sgd", "adam"):
-        record = Experiment(
-            dataset="mixture(samples=200)", model="linear", correction="gap-aware", optimizer=optimizer, workers=4,
-            epochs=5, schedule="cosineannealing(T_max=2)",
-        ).run(tmp_path, jobs=1)  # fmt: skip
-        assert record.summary["status"] == "finished"
+        experiment = Experiment(dataset="mixture(samples=200)", model="linear", optimizer=optimizer, **ending)
+        assert experiment.run(tmp_path, jobs=1).summary["status"] == "finished"

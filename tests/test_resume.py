@@ -165,7 +165,7 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
         "--workers",
         "3",
         "--gradients",
-        "150",
+        "1500",
         "--jobs",
         "1",
         "--out",
@@ -184,8 +184,8 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
         [straggler, "resume", str(folder), "--jobs", "1"], capture_output=True, text=True, check=True
     )
     assert "goes on from a checkpoint" in done.stderr
-    assert Record(folder).summary["gradients"] == 150
-    whole = Experiment(dataset="digits", workers=3, gradients=150).run(tmp_path / "whole", jobs=1)
+    assert Record(folder).summary["gradients"] == 1500
+    whole = Experiment(dataset="digits", workers=3, gradients=1500).run(tmp_path / "whole", jobs=1)
     assert whole.path.name == folder.name
     assert whole.summary["weights_sha256"] == Record(folder).summary["weights_sha256"]
 
