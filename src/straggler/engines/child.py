@@ -20,6 +20,9 @@ from straggler.problem import Chunk, Problem
 
 __all__ = ["Child", "Inside", "Layout", "Seat", "perform"]
 
+# A gradient's memory is kept for the next one; given back to the system it would cost a sixth of the time.
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "1073741824"}
+
 
 def perform(problem: Problem, call: tuple[Any, ...], x: Tensor, buffers: Tensor) -> Gradient | Chunk:
     kind, *where = call
@@ -77,7 +80,7 @@ class Child:
         self.process = subprocess.Popen(
             [sys.executable, "-c", command],
             pass_fds=[theirs.fileno(), memory.fd, problem.fd, *inherited],
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=os.environ | KEEP_MEMORY | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         theirs.close()
         self.connection = Connection(ours.detach())
