@@ -32,10 +32,11 @@ bench: install  ## speed as ratios; run it on a quiet machine
 	$(BIN)/python benchmarks/simulator.py
 
 baseline: install  ## EPFL's six-epoch baselines beside ours
-	$(BIN)/python examples/epfl_baseline.py
+	$(BIN)/python examples/epfl_baseline.py --seeds 2 --into docs/baselines.md
 
-methods: install  ## error against the number of workers, seven methods, three seeds (half an hour)
-	$(BIN)/python examples/methods_study.py
+methods: install  ## error against the number of workers, seven methods, three seeds (an hour)
+	$(BIN)/python examples/methods_study.py --into docs/methods.md
+	$(BIN)/python examples/methods_study.py --lr 0.01 --results results/methods-lr-0.01 --into docs/methods.md
 
 clean:  ## remove what was built (records in runs/ stay)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
