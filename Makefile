@@ -32,7 +32,7 @@ bench: install  ## speed as ratios; run it on a quiet machine
 	$(BIN)/python benchmarks/simulator.py
 
 baseline: install  ## EPFL's six-epoch baselines beside ours
-	$(BIN)/python examples/epfl_baseline.py --seeds 2 --into docs/baselines.md
+	$(BIN)/python examples/epfl_baseline.py --into docs/baselines.md
 
 methods: install  ## error against the number of workers, seven methods, three seeds (an hour)
 	$(BIN)/python examples/methods_study.py --into docs/methods.md
