@@ -157,11 +157,12 @@ class GapAware(Correction):
         else:
             gap = torch.linalg.vector_norm(gap).reshape(1) / len(gap) ** 0.5
         self._max_lr = max(self._max_lr, server.lr)
-        penalty = torch.addcdiv(self._one, gap, self._root, value=self._bias / self._max_lr)
+        penalty = torch.addcdiv(self._one, gap, self._root, value=self._bias / self._max_lr, out=gap)
         decay = server.optimizer.decay()
         if decay:  # the step adds decay·w: what is added here leaves decay·w / penalty
             return (gradient + decay * server.x) / penalty - decay * server.x, 1.0
-        return gradient / penalty, 1.0
+        room = penalty if self.per == "parameter" else None  # new memory costs more than the division
+        return torch.div(gradient, penalty, out=room), 1.0
 
     def stepped(self, server: Server, before: Tensor, lr: float) -> None:
         velocity = server.optimizer.velocity()
