@@ -38,7 +38,7 @@ def listing(title: str, columns: list[str], rows: list[list[str]]) -> Table:
 
 def comparison(records: Mapping[str, Record], target: float) -> Table:
     """Runs side by side: how good, how soon, how stale."""
-    columns = ["", "test accuracy", f"time to {target:g} %", "updates", "gradients", "mean staleness", "time"]
+    columns = ["", "test accuracy", f"time to {target:g} %", "updates", "gradients", "staleness", "time"]
     rows = []
     for name, record in records.items():
         facts = record.summary
