@@ -95,7 +95,7 @@ def draw_accuracy(axes: Axes, records: Mapping[str, Record], target: float) -> N
         0.99,
         target,
         f"{target:g} %",
-        va="bottom",
+        va="top",
         ha="right",
         color="0.3",
         transform=axes.get_yaxis_transform(),
