@@ -68,6 +68,6 @@ def test_a_new_engine_trains() -> None:
     problem = experiment.problem()
     server = experiment.server(problem)
     first, seen = server.x, list[float]()
-    end = train(server, made("engine")(problem), Budget(updates=50), lambda a, d, x: seen.append(a.time))
+    end = train(server, made("engine")(problem), Budget(updates=50), lambda a, *rest: seen.append(a.time))
     assert end is None and server.k == 50 and seen == [float(second) for second in range(1, 51)]
     assert server.staleness_max == 2 and not torch.equal(server.x, first)

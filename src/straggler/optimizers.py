@@ -79,7 +79,7 @@ def tupled(value: Any) -> Any:
 def from_torch(torch_class: type[torch.optim.Optimizer]) -> type[TorchOptimizer]:
     """A catalogue entry with the arguments of a torch.optim class."""
     parameters = inspect.signature(torch_class).parameters.values()
-    fields: dict[str, Any] = {p.name: (Any, listed(p.default)) for p in parameters if p.name not in HIDDEN}
+    fields: dict[str, Any] = {p.name: setting(p.default) for p in parameters if p.name not in HIDDEN}
     if "momentum" in fields:
         fields["momentum"] = (float, Field(0.0, gt=-1, lt=1))
     entry = create_model(torch_class.__name__, __base__=TorchOptimizer, **fields)
@@ -88,8 +88,11 @@ def from_torch(torch_class: type[torch.optim.Optimizer]) -> type[TorchOptimizer]
     return entry
 
 
-def listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+def setting(default: Any) -> tuple[Any, Any]:
+    """A field's type and default; a number is a float, so that 0 and 0.0 are one setting."""
+    if isinstance(default, int | float) and not isinstance(default, bool):
+        return float, float(default)
+    return Any, list(default) if isinstance(default, tuple) else default
 
 
 def usable(candidate: object) -> bool:
