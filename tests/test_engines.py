@@ -25,6 +25,7 @@ from straggler.problem import Problem, one_thread
 from straggler.record import Record
 from straggler.replay import replay
 
+pytestmark = pytest.mark.slow  # real processes, many runs
 WORKERS = 2
 DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp(hidden=[16])", "lr": 0.05, "eval_every": 0}
 
@@ -120,7 +121,6 @@ def test_an_exception_in_the_model_ends_the_run_with_its_own_traceback(tmp_path:
 REAL: dict[str, Any] = {**DIGITS, "engine": "processes", "workers": 3, "delay": "uniform(0, 0.01)"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_real_run_replays_to_the_bit(method: str, tmp_path: Path) -> None:
     workers = 1 if METHODS[method].single else 3
@@ -130,7 +130,6 @@ def test_a_real_run_replays_to_the_bit(method: str, tmp_path: Path) -> None:
     assert replay(record) == record.summary["weights_sha256"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["k-sync(k=1)", "k-batch-sync(k=2)", "hybrid(2, 0)"])
 def test_buffers_survive_cancelled_jobs(policy: str, tmp_path: Path) -> None:
     settings = REAL | {"model": "asu-fashion", "policy": policy, "gradients": 60, "delay": []}
@@ -184,7 +183,6 @@ def harm(signals: list[int], experiment: Experiment, out: Path, **options: Any) 
         thread.join(timeout=60)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["asgd", "ssgd", "ssp", "dana-ga"])
 def test_killed_and_stopped_workers_lose_nothing(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

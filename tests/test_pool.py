@@ -17,6 +17,7 @@ from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from straggler.problem import Problem, one_thread
 
+pytestmark = pytest.mark.slow  # real processes, many runs
 DIGITS: dict[str, Any] = {
     "dataset": "digits",
     "workers": 4,
@@ -61,7 +62,6 @@ def same_bits(settings: dict[str, Any], folder: Path, monkeypatch: pytest.Monkey
     assert sha(folder, 2, **watched) == alone
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", ["lenet5", "cnn", "asu-fashion"])
 def test_one_and_two_jobs_give_the_same_bits(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -73,7 +73,6 @@ def test_one_and_two_jobs_give_the_same_bits(
 HYBRIDS = [f"hybrid(num_workers_ps_update={k}, staleness_tolerance={t})" for k, t in ((1, 1), (2, 0), (3, 1))]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", [*dict.fromkeys(m.policy for m in METHODS.values()), *HYBRIDS])
 def test_every_policy_gives_the_same_bits_on_two_jobs(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

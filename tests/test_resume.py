@@ -22,6 +22,7 @@ from straggler.observe import Observer, Progress
 from straggler.optimizers import OPTIMIZERS
 from straggler.record import Record
 
+pytestmark = pytest.mark.slow  # real processes, many runs
 MIXTURE: dict[str, Any] = {
     "dataset": "mixture(samples=400)",
     "model": "mlp(hidden=[8])",
@@ -121,7 +122,6 @@ def test_a_half_written_part_does_not_matter(tmp_path: Path) -> None:
     assert experiment.run(tmp_path, jobs=1).summary["gradients"] == 60
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("model", "jobs"), [("lenet5", 2), ("asu-fashion", 1)])
 def test_a_process_killed_ten_times_ends_with_the_same_bits(model: str, jobs: int, tmp_path: Path) -> None:
     settings = [
@@ -157,7 +157,6 @@ def test_a_process_killed_ten_times_ends_with_the_same_bits(model: str, jobs: in
     assert Record(killed).arrivals.equals(Record(whole).arrivals, null_equal=True)
 
 
-@pytest.mark.slow
 def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
     settings = [
         "--dataset",
