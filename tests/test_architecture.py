@@ -25,7 +25,7 @@ PACKAGE = ROOT / "src" / "straggler"
 
 # A unit is a module, or a package whose files may import each other. It imports only from rows above its own.
 LEVELS = [
-    {"catalogue", "randomness", "references", "buffers", "ledger", "options"},
+    {"catalogue", "randomness", "references", "buffers", "ledger"},
     {"core"},
     {"train", "delays", "data", "record", "checkpoint"},
     {"policies", "corrections", "optimizers", "methods", "problem", "engines"},

@@ -12,7 +12,9 @@ import torch
 import typer
 
 from conftest import run_story
-from straggler.cli import CATALOGUES, app, read_pairs
+from straggler.catalogues import CATALOGUES
+from straggler.cli import app
+from straggler.cli.train import read_pairs
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from test_reductions import STATE

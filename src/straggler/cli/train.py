@@ -1,43 +1,24 @@
-"""The command line: a thin layer over Experiment and Record."""
+"""Commands that train: run, resume, replay."""
 
 import json
-import sys
 import tomllib
-import traceback
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Any
 
-import typer
-from pydantic import ValidationError
-from rich.console import Console
 from rich.markup import escape
 
-from straggler import options
-from straggler.analysis.tables import description, listing, number
-from straggler.catalogue import InputError, explain, suggestion
-from straggler.catalogues import CATALOGUES, catalogue_table
-from straggler.data.datasets import DATASETS, DataError, status
-from straggler.delays import DurationError
+from straggler.analysis.tables import listing, number
+from straggler.catalogue import InputError
+from straggler.cli import options
+from straggler.cli.app import complain, err, find, out
 from straggler.experiment import Experiment
-from straggler.methods import METHODS
 from straggler.progress import Bar
-from straggler.record import Record, RecordError
+from straggler.record import Record
 from straggler.replay import replay
 
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    help="What happens to SGD when workers are not equally fast.\n\n"
-    "Try: [bold]straggler run --dataset digits --workers 8 --delay 'constant(4, workers=[0])'[/bold]",
-    rich_markup_mode="rich",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+__all__ = ["read_pairs", "replay_", "resume", "run"]
 
 
-@app.command(rich_help_panel="Train")
 def run(
     dataset: options.Dataset = None,
     model: options.Model = None,
@@ -148,7 +129,6 @@ def read_pairs(pairs: list[str]) -> dict[str, Any]:
     return settings
 
 
-@app.command(rich_help_panel="Train")
 def resume(
     run: options.Run,
     out_folder: options.Records = Path("runs"),
@@ -166,7 +146,6 @@ def resume(
     carry_out(experiment, record.path.parent, jobs, False, data, checkpoint_every, worker_timeout, as_json)
 
 
-@app.command("replay", rich_help_panel="Train")
 def replay_(
     run: options.Run,
     out_folder: options.Records = Path("runs"),
@@ -179,85 +158,3 @@ def replay_(
     if here != there:
         complain("the weights differ: other code, other versions of torch or another machine", code=1)
     out.print("the same to the bit")
-
-
-@app.command("list", rich_help_panel="Look")
-def list_(what: Annotated[str | None, typer.Argument(help=", ".join(CATALOGUES))] = None) -> None:
-    """Show what there is to choose from, with settings and defaults."""
-    if what is not None and what not in CATALOGUES:
-        raise InputError(f"nothing to list under {what!r}; {suggestion(what, CATALOGUES)}")
-    for name in [what] if what else CATALOGUES:
-        out.print(catalogue_table(name))
-
-
-@app.command(rich_help_panel="Look")
-def cite(method: Annotated[str, typer.Argument(help="`straggler list methods`")]) -> None:
-    """Print the BibTeX of a method's paper."""
-    if method not in METHODS:
-        raise InputError(f"unknown method {method!r}; {suggestion(method, METHODS)}")
-    print(METHODS[method].bibtex)
-
-
-@app.command(rich_help_panel="Look")
-def data(
-    names: Annotated[list[str] | None, typer.Argument(help="Fetch these if they are not there.")] = None,
-    folder: Annotated[Path | None, typer.Option("--data", help="A folder with the data files.")] = None,
-) -> None:
-    """Show which data sets are here and from where; fetch those that are named."""
-    for name in names or []:
-        if name not in DATASETS:
-            raise InputError(f"unknown data set {name!r}; {suggestion(name, DATASETS)}")
-        with Bar(err, name) as bar:
-            DATASETS[name]().load(folder, bar.say)
-    rows = [
-        [
-            row.name,
-            ("yes" if row.checksum_ok else "damaged") if row.present else "no",
-            f"{number(row.train)} + {number(row.test)}" if row.present else "–",
-            f"{row.size / 1e6:.1f} MB" if row.present else "–",
-            row.source or "–",
-            str(row.path) if row.present and row.path else "–",
-        ]
-        for row in (status(names) if names else status())
-    ]
-    out.print(listing("data sets", ["name", "here", "train + test", "size", "from", "in"], rows))
-
-
-@app.command(rich_help_panel="Look")
-def show(
-    run: options.Run,
-    out_folder: options.Records = Path("runs"),
-) -> None:
-    """Show one run: experiment, summary, curve, staleness, classes."""
-    out.print(description(find(run, out_folder)))
-
-
-def find(run: str, folder: Path) -> Record:
-    if Path(run).is_dir():
-        return Record(run)
-    matches = [path.parent for path in folder.glob("*/experiment.toml") if path.parent.name.startswith(run)]
-    if len(matches) != 1:
-        raise InputError(
-            f"{run!r} names {len(matches)} runs in {folder}; give a folder, or more of the id, or --out"
-        )
-    return Record(matches[0])
-
-
-def main() -> None:
-    """Exit codes: 0; 2 wrong input; 1 a failed run; 130 Ctrl-C."""
-    try:
-        app()
-    except ValidationError as error:
-        complain(explain(error, Experiment.model_fields), code=2)
-    except (InputError, DataError, RecordError) as error:
-        complain(str(error), code=2)
-    except DurationError as error:
-        complain(f"the run failed: {error}", code=1)
-    except Exception as error:
-        traceback.print_exc()
-        complain(f"the run failed: {error}", code=1)
-
-
-def complain(message: str, code: int) -> NoReturn:
-    err.print(f"[red bold]error:[/red bold] {escape(message)}", soft_wrap=True)
-    sys.exit(code)

@@ -1,0 +1,39 @@
+"""The command line: a thin layer over Experiment and Record, a file per group of commands."""
+
+import traceback
+from collections.abc import Callable
+
+from pydantic import ValidationError
+
+from straggler.catalogue import InputError, explain
+from straggler.cli import look, train
+from straggler.cli.app import app, complain
+from straggler.data.datasets import DataError
+from straggler.delays import DurationError
+from straggler.experiment import Experiment
+from straggler.record import RecordError
+
+__all__ = ["app", "main"]
+
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # in the order of `straggler --help`
+    "Train": (train.run, train.resume, train.replay_),
+    "Look": (look.list_, look.show, look.data, look.cite),
+}
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
+
+
+def main() -> None:
+    """Exit codes: 0; 2 wrong input; 1 a failed run; 130 Ctrl-C."""
+    try:
+        app()
+    except ValidationError as error:
+        complain(explain(error, Experiment.model_fields), code=2)
+    except (InputError, DataError, RecordError) as error:
+        complain(str(error), code=2)
+    except DurationError as error:
+        complain(f"the run failed: {error}", code=1)
+    except Exception as error:
+        traceback.print_exc()
+        complain(f"the run failed: {error}", code=1)

@@ -1,0 +1,40 @@
+"""The command line's frame: where commands are entered, what they print to, how they end."""
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from straggler.catalogue import InputError
+from straggler.record import Record
+
+__all__ = ["app", "complain", "err", "find", "out"]
+
+app = typer.Typer(
+    help="What happens to SGD when workers are not equally fast.\n\n"
+    "Try: [bold]straggler run --dataset digits --workers 8 --delay 'constant(4, workers=[0])'[/bold]",
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+
+
+def find(run: str, folder: Path) -> Record:
+    if Path(run).is_dir():
+        return Record(run)
+    matches = [path.parent for path in folder.glob("*/experiment.toml") if path.parent.name.startswith(run)]
+    if len(matches) != 1:
+        raise InputError(
+            f"{run!r} names {len(matches)} runs in {folder}; give a folder, or more of the id, or --out"
+        )
+    return Record(matches[0])
+
+
+def complain(message: str, code: int) -> NoReturn:
+    err.print(f"[red bold]error:[/red bold] {escape(message)}", soft_wrap=True)
+    sys.exit(code)
