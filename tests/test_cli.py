@@ -19,6 +19,8 @@ import pytest
 from rich.console import Console
 
 from straggler import cli, progress
+from straggler.catalogues import CATALOGUES
+from straggler.cli.app import out
 from straggler.observe import Progress
 from straggler.progress import Bar
 from straggler.record import Record
@@ -62,7 +64,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("STRAGGLER_DATA", raising=False)
     monkeypatch.setenv("COLUMNS", "250")
-    monkeypatch.setattr(cli, "out", Console(highlight=False, width=250))
+    monkeypatch.setattr(out, "width", 250)
     return tmp_path / "here"
 
 
@@ -483,20 +485,20 @@ def test_ctrl_c_says_where_the_record_is(straggler: Command, monkeypatch: pytest
 # Looking.
 
 
-@pytest.mark.parametrize("what", cli.CATALOGUES)
+@pytest.mark.parametrize("what", CATALOGUES)
 def test_list_shows_every_entry(what: str, straggler: Command) -> None:
     done = straggler("list", what)
     assert done.code == 0
     firsts = {line.split()[0] for line in done.out.splitlines() if line.strip()}
-    assert set(cli.CATALOGUES[what]) <= firsts
+    assert set(CATALOGUES[what]) <= firsts
     assert "lambda" not in done.out
 
 
 def test_list_shows_every_catalogue(straggler: Command) -> None:
     done = straggler("list")
     firsts = {line.split()[0] for line in done.out.splitlines() if line.strip()}
-    assert {name for catalogue in cli.CATALOGUES.values() for name in catalogue} <= firsts
-    assert set(cli.CATALOGUES) <= firsts
+    assert {name for catalogue in CATALOGUES.values() for name in catalogue} <= firsts
+    assert set(CATALOGUES) <= firsts
     assert "gaussian" not in straggler("list", "models").out
 
 
