@@ -7,12 +7,12 @@
 """
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -52,7 +52,9 @@ def bare_loop(experiment: Experiment, gradients: int) -> float:
     return time.perf_counter() - started
 
 
-def simulated(experiment: Experiment, gradients: int, jobs: int) -> float:
+def simulated(
+    experiment: Experiment, gradients: int, jobs: int, ready: Callable[[], None] = lambda: None
+) -> float:
     """Seconds of the loop in the simulator, as a run without a record."""
     problem = experiment.problem()
     compute = Pool(problem, jobs) if jobs > 1 else Compute(problem)
@@ -61,6 +63,7 @@ def simulated(experiment: Experiment, gradients: int, jobs: int) -> float:
             compute.wait_until_ready()
         server = experiment.server(problem)
         durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
+        ready()
         started = time.perf_counter()
         train(server, Simulator(compute, durations), Budget(gradients=gradients), lambda *seen: None)
         return time.perf_counter() - started
@@ -150,26 +153,38 @@ def arrivals_per_second(arrivals: int) -> None:
 
 
 def memory(workers: int) -> None:
-    """Peak memory of a process with so many workers, less that of one with one."""
-    peaks = {}
+    """What training with so many workers takes at its peak, above what the data and libraries take."""
+    grown = {}
     for count in (1, workers):
         command = [sys.executable, __file__, "--peak", str(count)]
-        peaks[count] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        grown[count] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     model = 61_706 * 4 / 2**20
-    rows = [[f"{count:,}", f"{peak / 1024:,.0f} MiB"] for count, peak in peaks.items()]
-    rows.append(["each, in models", f"{(peaks[workers] - peaks[1]) / 1024 / (workers - 1) / model:.2f}"])
-    console.print(
-        listing("Peak memory, LeNet-5, asynchronous, two passes over all workers", ["workers", ""], rows)
-    )
+    rows = [[f"{count:,}", f"{kib / 1024:,.0f} MiB"] for count, kib in grown.items()]
+    rows.append(["each, in models", f"{(grown[workers] - grown[1]) / 1024 / (workers - 1) / model:.2f}"])
+    title = "Peak memory of training, LeNet-5, asynchronous, two passes over all workers"
+    console.print(listing(title, ["workers", ""], rows))
 
 
 def peak(workers: int) -> None:
+    """Print the KiB by which the peak in training exceeds what was there before (Linux)."""
+    before = []
+
+    def forget_the_peak() -> None:
+        Path("/proc/self/clear_refs").write_text("5")
+        before.append(resident("VmRSS"))
+
     with one_thread():
-        simulated(lenet(workers=workers), 2 * workers, jobs=1)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        simulated(lenet(workers=workers), 2 * workers, jobs=1, ready=forget_the_peak)
+    print(resident("VmHWM") - before[0])
 
 
-def server_costs(size: int, arrivals: int = 300) -> None:
+def resident(key: str) -> int:
+    """A line of this process's status, in KiB."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith(key)))
+
+
+def server_costs(size: int, arrivals: int = 600) -> None:
     """Time of `receive` with ready-made gradients, in axpys of the same size."""
     x, g = torch.randn(size), torch.randn(size)
     rows = []
@@ -199,13 +214,17 @@ def server_costs(size: int, arrivals: int = 300) -> None:
             started = time.perf_counter()
             server.receive(arrival)
             receive.append(time.perf_counter() - started)
-        unit = statistics.median(axpy)
-        rows.append(
-            [name, f"{1e6 * statistics.mean(receive):.0f} µs", f"{statistics.mean(receive) / unit:.1f}"]
-        )
+        unit, cost = typical(axpy), typical(receive)
+        rows.append([name, f"{1e6 * cost:.0f} µs", f"{cost / unit:.1f}"])
     console.print(
         listing(f"Server cost per arrival, {size:,} parameters", ["method", "mean", "in axpys"], rows)
     )
+
+
+def typical(seconds: list[float], block: int = 40) -> float:
+    """The median over blocks of the mean within: steps of several arrivals count, disturbances do not."""
+    means = [statistics.mean(seconds[i : i + block]) for i in range(block, len(seconds) - block + 1, block)]
+    return statistics.median(means)
 
 
 def main() -> None:
