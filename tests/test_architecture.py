@@ -25,11 +25,11 @@ PACKAGE = ROOT / "src" / "straggler"
 
 # A unit is a module, or a package whose files may import each other. It imports only from rows above its own.
 LEVELS = [
-    {"catalogue", "randomness", "references", "buffers", "ledger"},
+    {"catalogue", "randomness", "references", "buffers", "ledger", "messages"},
     {"core"},
     {"train", "delays", "data", "record", "checkpoint"},
     {"policies", "corrections", "optimizers", "methods", "problem", "engines"},
-    {"observe"},
+    {"observe", "settings"},
     {"keeper"},
     {"run"},
     {"experiment"},

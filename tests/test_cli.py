@@ -318,6 +318,8 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "lr inf": (["--lr", "inf"], ["lr=inf", "finite", "for example lr="]),
     "lr text": (["--set", "lr=fast"], ["lr='fast'", "valid number", "for example lr="]),
     "0 workers": (["--workers", "0"], ["workers=0", "greater than or equal to 1", "for example workers=4"]),
+    "workers in words": (["--workers", "many"], ["workers='many'", "valid integer"]),
+    "fewer at most than at least": (["--workers", "8-2"], ["workers=(8, 2)", "swap them"]),
     "more workers than samples": (
         ["--workers", "1438"],
         ["1438 workers", "1437 samples", "at least 1 per worker", "use at most 1437"],
@@ -425,7 +427,6 @@ def test_a_damaged_data_file(
     "arguments",
     [
         ["run", "--bogus"],
-        ["run", "--workers", "many"],
         ["run", "--jobs", "0"],
         ["frobnicate"],
         ["show"],

@@ -227,6 +227,7 @@ def test_endless_failures_end_the_run_with_the_last_error(
     experiment = Experiment(**REAL | {"model": Suicidal, "workers": 2})
     with pytest.raises(WorkerError, match=r"failures within 60 s.*exit code -9"):
         experiment.run(tmp_path)
+    assert list(tmp_path.glob("*/checkpoint-*.safetensors"))  # what was learnt until then is not lost
     assert orphans() == []
 
 

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
@@ -11,9 +10,11 @@ from torch import Tensor
 from straggler.buffers import MeanOfLatest
 from straggler.catalogue import Entry
 from straggler.ledger import Ledger
+from straggler.messages import Arrival, Change, Decision, Gradient, Job
 
 __all__ = [
     "Arrival",
+    "Change",
     "Correction",
     "Decision",
     "Diverged",
@@ -24,59 +25,6 @@ __all__ = [
     "Policy",
     "Server",
 ]
-
-Decision = Literal["applied", "held", "dropped"]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One mini-batch gradient asked of one worker."""
-
-    worker: int
-    index: int  # which of its batches: with the seed, fixes samples, augmentation and dropout
-    launch: int  # which of its starts: with the seed, fixes how long it takes
-    version: int  # server steps when it was issued
-    x: Tensor  # the model it is computed at; never mutated
-    buffers: Tensor  # BatchNorm statistics and the like, flat
-
-
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """What a job computes: a pure function of (x, buffers, worker, index, seed)."""
-
-    vector: Tensor
-    loss: float
-    buffers: Tensor
-
-
-class Arrival:
-    """A finished job. Its gradient is fetched when somebody looks at it: ignoring one costs nothing."""
-
-    __slots__ = ("_fetch", "_gradient", "ignore", "job", "samples", "started", "time", "worker")
-
-    def __init__(
-        self,
-        job: Job,
-        started: float,
-        time: float,
-        samples: int,
-        fetch: Callable[[], Gradient],
-        ignore: Callable[[], None] = lambda: None,  # told that nobody will look
-    ) -> None:
-        self.job, self.worker, self.samples, self.ignore = job, job.worker, samples, ignore
-        self.started, self.time = started, time
-        self._fetch, self._gradient = fetch, None  # type: tuple[Callable[[], Gradient], Gradient | None]
-
-    @property
-    def gradient(self) -> Gradient:
-        if self._gradient is None:
-            self._gradient = self._fetch()
-        return self._gradient
-
-    @property
-    def seen(self) -> Gradient | None:
-        """The gradient if it was looked at, without asking for it."""
-        return self._gradient
 
 
 class Engine(Protocol):
@@ -89,8 +37,8 @@ class Engine(Protocol):
     def submit(self, job: Job) -> None:
         """Start a job; a worker that is busy abandons what it was doing."""
 
-    def next(self) -> Arrival | None:
-        """Wait for, or jump to, the next finished job; None if nobody works."""
+    def next(self) -> Arrival | Change | None:
+        """Wait for, or jump to, the next finished job or change of workers; None if nobody works."""
 
     def close(self) -> None: ...
 
@@ -127,6 +75,14 @@ class Policy(Piece):
     def receive(self, server: "Server", arrival: Arrival) -> Iterable[int]:
         """Merge the arrival (or ignore it), perhaps step; answer who starts now."""
         raise NotImplementedError
+
+    def joined(self, server: "Server", worker: int) -> Iterable[int]:
+        """A worker came: answer who starts now."""
+        return (worker,)
+
+    def left(self, server: "Server", worker: int) -> Iterable[int]:
+        """A worker is gone, and nobody waits for it: answer who starts now."""
+        return ()
 
     def view(self, server: "Server", worker: int) -> tuple[int, Tensor]:
         """The version and the model that a worker is given."""
@@ -229,7 +185,7 @@ class Server:
         return len(self.busy) + len(self.aside) + self.held
 
     def begin(self) -> list[Job]:
-        return [self._assign(worker) for worker in self.policy.begin(self)]
+        return self._start(self.policy.begin(self))
 
     def receive(self, arrival: Arrival) -> tuple[Decision, list[Job]]:
         """Let the policy decide on an arrival; say what became of it, and the jobs that start now."""
@@ -242,8 +198,26 @@ class Server:
         starting = self.policy.receive(self, arrival)
         decision = self._decision(arrival, stepped=self.k > k)
         self._merged_now = []
-        jobs = [self._assign(w) for w in starting if w in self.active]
-        return decision, jobs
+        return decision, self._start(starting)
+
+    def change(self, worker: int, joined: bool) -> list[Job]:
+        """A worker came, or is gone and gives back its batch; the jobs that start now."""
+        self.cancelled = []
+        if joined == (worker in self.active):
+            return []
+        if joined:
+            self.active = dict.fromkeys(sorted({*self.active, worker}))
+            return self._start(self.policy.joined(self, worker))
+        self.retire(worker)
+        if (job := self.busy.pop(worker, None)) is not None:
+            self.cancelled.append(job)
+            self.ledger.cancelled += 1
+        starting = self.policy.left(self, worker)
+        self._merged_now = []
+        return self._start(starting)
+
+    def _start(self, workers: Iterable[int]) -> list[Job]:
+        return [self._assign(worker) for worker in workers if worker in self.active]
 
     def _decision(self, arrival: Arrival, stepped: bool) -> Decision:
         """What the policy did with an arrival: one that it neither merged nor set aside is dropped."""

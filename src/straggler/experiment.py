@@ -19,8 +19,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
-    WithJsonSchema,
     model_validator,
 )
 
@@ -28,10 +26,8 @@ from straggler.catalogue import Entry, InputError, parse, suggestion
 from straggler.checkpoint import newest
 from straggler.core import Correction, Optimizer, Policy, Server
 from straggler.corrections import correction_of
-from straggler.data.datasets import DATASETS
 from straggler.data.examples import ArrayExamples, Examples, Subset
 from straggler.data.given import GivenData, GivenModel, fingerprint
-from straggler.data.models import MODELS
 from straggler.data.partitions import PARTITIONS, Partition
 from straggler.delays import DELAYS, Durations, Law
 from straggler.keeper import Every
@@ -43,46 +39,13 @@ from straggler.problem import Loss, Problem, Quadratic, Quadratics, Supervised
 from straggler.randomness import rng
 from straggler.record import Record, Recorder, RecordError
 from straggler.run import Machine, processes, run, simulator
+from straggler.settings import Text, choice, dataset_of, fewest_and_most, laws_of, model_of
 from straggler.train import Budget
 
 __all__ = ["Experiment"]
 
 BUDGETS = ("epochs", "updates", "gradients", "seconds")
 SHARED_SETTINGS = ("momentum", "nesterov", "weight_decay")  # settings that are also keys of their own
-
-
-def choice(
-    catalogue: Mapping[str, Any], what: str
-) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
-    """An entry of a catalogue: checked when read, written as its text."""
-    return (
-        BeforeValidator(lambda value: parse(value, catalogue, what)),
-        PlainSerializer(str),
-        WithJsonSchema({"type": "string", "description": f"{what}: {', '.join(catalogue)}"}),
-    )
-
-
-def dataset_of(value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        return GivenData(value)
-    return (
-        value
-        if isinstance(value, GivenData)
-        else parse(value, DATASETS | {Quadratics.name: Quadratics}, "data set")
-    )
-
-
-def model_of(value: Any) -> Any:
-    if isinstance(value, str | dict) or type(value) in MODELS.values():
-        return parse(value, MODELS, "model")
-    return value if isinstance(value, GivenModel) else GivenModel(value)
-
-
-def laws_of(value: Any) -> Any:
-    return [value] if isinstance(value, str | dict | Law) else value
-
-
-Text = (PlainSerializer(str), WithJsonSchema({"type": "string"}))
 
 
 class Experiment(BaseModel):
@@ -107,7 +70,8 @@ class Experiment(BaseModel):
     schedule: str = "constant"  # any torch.optim.lr_scheduler, per epoch
     warmup: float = Field(0.0, ge=0)  # epochs of linear warm-up from lr/workers
 
-    workers: int = Field(4, ge=1)
+    workers: int = Field(4, ge=1)  # (min, max) or "min-max": in real time they may come and go
+    min_workers: int | None = Field(None, ge=1)  # fewer are waited for; None: all
     batch_size: int = Field(32, ge=1)  # per worker
     partition: Annotated[Partition, *choice(PARTITIONS, "partition")] = Field("iid", validate_default=True)
     validation: float = Field(0.0, ge=0, lt=1)  # part of the training set kept apart
@@ -141,6 +105,7 @@ class Experiment(BaseModel):
     @classmethod
     def _name_the_pieces(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """A method stands for its pieces; a piece that is given wins."""
+        settings = settings | fewest_and_most(settings.get("workers"))
         name = settings.get("method", "asgd")
         if not isinstance(name, str) or name not in METHODS:
             raise ValueError(f"unknown method {name!r}; {suggestion(str(name), METHODS)}")
@@ -186,6 +151,11 @@ class Experiment(BaseModel):
         if self.stop == "each" and budgets[0] not in ("epochs", "gradients"):
             raise ValueError(
                 f"stop=each counts each worker's share, which {budgets[0]} have not; give epochs or gradients"
+            )
+        if self.min_workers is not None and (self.min_workers > self.workers or self.stop == "each"):
+            raise ValueError(
+                f"workers=({self.min_workers}, {self.workers}): the least comes first, and stop=each needs "
+                f"everybody to the end; swap them, or use stop=all"
             )
         if METHODS[self.method].single and self.workers != 1:
             raise ValueError(
@@ -289,7 +259,11 @@ class Experiment(BaseModel):
 
     def _engine(self) -> Callable[..., Any]:
         durations = Durations(self.compute, self.delay, self.workers, self.seed)
-        return simulator(durations) if self.engine == "simulator" else processes(durations, self.workers)
+        return (
+            simulator(durations)
+            if self.engine == "simulator"
+            else processes(durations, self.workers, self.min_workers)
+        )
 
     def run(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from straggler import checkpoint
 from straggler.catalogue import InputError
-from straggler.core import Arrival, Decision, Engine, Server
+from straggler.core import Arrival, Change, Decision, Engine, Server
 from straggler.observe import Observer
 from straggler.record import Recorder
 
@@ -27,7 +27,7 @@ class RealOrVirtual(Engine, Protocol):
     started: dict[int, float]  # by worker
     launches: dict[int, int]  # which of its jobs that was
 
-    def resume(self, now: float, started: dict[int, float]) -> None: ...
+    def resume(self, now: float, started: dict[int, float], present: list[int]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Keeper:
         self._begun = self._saved = time.monotonic()
         self._saved_at, self._stopping = 0, False
 
-    def __call__(self, arrival: Arrival, decision: Decision, staleness: int, before: Tensor) -> None:
+    def __call__(self, arrival: Arrival | Change, decision: Decision, staleness: int, before: Tensor) -> None:
         self.observer(arrival, decision, staleness, before)
         due = time.monotonic() - self._saved >= self.every.seconds
         if due or self._stopping or self.server.k - self._saved_at >= self.every.updates:
@@ -75,7 +75,11 @@ class Keeper:
 
     def save(self) -> None:
         """Everything between two arrivals: jobs that were just assigned begin now."""
-        clock = {"now": self.engine.now, "started": {w: self._started(w) for w in self.server.busy}}
+        clock = {
+            "now": self.engine.now,
+            "started": {worker: self._started(worker) for worker in self.server.busy},
+            "present": list(self.server.active),
+        }
         state = {
             "server": self.server.state(),
             "clock": clock,
@@ -95,6 +99,15 @@ class Keeper:
         self.observer.restore(state["observer"])
         self.engine.resume(**state["clock"])
         self._begun, self._saved_at = time.monotonic() - state["elapsed"], self.server.k
+
+    @contextmanager
+    def saving_before(self, kind: type[Exception]) -> Iterator[None]:
+        """A run that ends with such an error is saved; it is raised between two arrivals."""
+        try:
+            yield
+        except kind:
+            self.save()
+            raise
 
     @contextmanager
     def listening(self) -> Iterator[None]:

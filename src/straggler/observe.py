@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from torch import Tensor
 
-from straggler.core import Arrival, Decision, Server
+from straggler.core import Arrival, Change, Decision, Job, Server
 from straggler.engines.compute import Compute
 from straggler.problem import Split
 from straggler.record import Recorder
@@ -87,9 +87,14 @@ class Observer:
             setattr(self, name, state[name])
         self._predictions = {split: found.numpy() for split, found in state["_predictions"].items()}
 
-    def __call__(self, arrival: Arrival, decision: Decision, staleness: int, before: Tensor) -> None:
+    def __call__(self, arrival: Arrival | Change, decision: Decision, staleness: int, before: Tensor) -> None:
         self.seconds = arrival.time
-        self._write(arrival, decision, staleness, before)
+        if isinstance(arrival, Change):
+            self.recorder.arrival(time=arrival.time, worker=arrival.worker, decision=decision)
+        else:
+            self._write(arrival, decision, staleness, before)
+        for job in self.server.cancelled:
+            self._write_cancelled(job)
         if self.server.epochs >= self._next_evaluation:
             self._next_evaluation = (self.server.epochs // self.watch.eval_every + 1) * self.watch.eval_every
             self.measure()
@@ -126,20 +131,16 @@ class Observer:
             weight_norm=norm(self.server.x),
             decision=decision,
         )
-        for job in self.server.cancelled:
-            self.recorder.arrival(
-                time=arrival.time,
-                started=None,
-                worker=job.worker,
-                index=job.index,
-                version=job.version,
-                staleness=self.server.k - job.version,
-                gap=None,
-                loss=None,
-                gradient_norm=None,
-                weight_norm=None,
-                decision="cancelled",
-            )
+
+    def _write_cancelled(self, job: Job) -> None:
+        self.recorder.arrival(
+            time=self.seconds,
+            worker=job.worker,
+            index=job.index,
+            version=job.version,
+            staleness=self.server.k - job.version,
+            decision="cancelled",
+        )
 
     def measure(self) -> dict[str, float]:
         """Evaluate the model now; a row of the curve."""

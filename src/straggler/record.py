@@ -34,7 +34,7 @@ ARRIVALS: dict[str, Any] = {
     "loss": pl.Float64,
     "gradient_norm": pl.Float64,
     "weight_norm": pl.Float64,
-    "decision": pl.Enum(["applied", "held", "dropped", "cancelled"]),
+    "decision": pl.Enum(["applied", "held", "dropped", "cancelled", "joined", "left"]),
 }
 FLUSH_SECONDS = 1.0  # what a killed run may lose
 
@@ -75,7 +75,7 @@ class Record:
 
     @property
     def arrivals(self) -> pl.DataFrame:
-        """One row per arrival and per cancelled job."""
+        """One row per arrival, per cancelled job, and per worker that joined or left, in order."""
         file = self.path / "arrivals.parquet"
         parts = [file] if file.is_file() else sorted((self.path / "arrivals.parts").glob("*.parquet"))
         return pl.concat([read_table(part) for part in parts]) if parts else pl.DataFrame(schema=ARRIVALS)
@@ -157,8 +157,9 @@ class Recorder:
         self._lock.release()
 
     def arrival(self, **row: Any) -> None:
+        """A row of what happened; columns that are not given have no value."""
         for column, values in self._rows.items():
-            values.append(row[column])
+            values.append(row.get(column))
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
 

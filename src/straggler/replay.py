@@ -1,6 +1,5 @@
 """Executing a record again: the order of arrivals of a run, real or simulated, gives its weights."""
 
-import math
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +22,8 @@ def replay(record: Record, experiment: Experiment | None = None, data: Path | No
     experiment = experiment or Experiment(**tomllib.loads(record.text))
     problem = experiment.problem(data)
     arrivals = record.arrivals.filter(pl.col("decision") != "cancelled")
-    engine = Replay(Compute(problem), arrivals.select("time", "worker", "index").iter_rows())
-    budget = replace(experiment.budget(problem), gradients=len(arrivals), seconds=math.inf)
+    engine = Replay(Compute(problem), arrivals.select("time", "worker", "index", "decision").iter_rows())
+    budget = replace(experiment.budget(problem), seconds=max(arrivals["time"], default=0.0))
     server = experiment.server(problem)
     with one_thread():
         train(server, engine, budget, lambda *seen: None)

@@ -10,7 +10,7 @@ from typing import Any
 from straggler.core import Server
 from straggler.delays import Durations
 from straggler.engines.compute import Compute, Pool
-from straggler.engines.processes import Processes
+from straggler.engines.processes import Processes, WorkerError
 from straggler.engines.simulator import Simulator
 from straggler.keeper import Every, Keeper, RealOrVirtual
 from straggler.observe import Observer, Watch, weights_sha256
@@ -49,7 +49,7 @@ def run(
             observer = Observer(server, compute, budget, recorder, watch)
             keeper = Keeper(machine.every, server, engine, observer, recorder)
             keeper.restore(resumed) if resumed else observer.begin()
-            with keeper.listening():
+            with keeper.listening(), keeper.saving_before(WorkerError):
                 end = train(server, engine, budget, keeper)
             facts |= {"train_seconds": keeper.elapsed() - observer.measuring}
             facts |= {"status": "diverged" if end else "finished", "error": str(end) if end else None}
@@ -62,15 +62,17 @@ def simulator(durations: Durations) -> Callable[[Compute, Machine, Recorder], Re
     return lambda compute, machine, recorder: Simulator(compute, durations)
 
 
-def processes(durations: Durations, workers: int) -> Callable[[Compute, Machine, Recorder], RealOrVirtual]:
+def processes(
+    durations: Durations, workers: int, least: int | None = None
+) -> Callable[[Compute, Machine, Recorder], RealOrVirtual]:
     """Real time, a process per worker."""
 
     def make(compute: Compute, machine: Machine, recorder: Recorder) -> Processes:
         def failed(time: float, worker: int, what: str) -> None:
-            machine.report(f"{what}; it is replaced and its job done again")
+            machine.report(f"{what}; it is replaced")
             recorder.event(time, worker, what)
 
-        return Processes(compute.problem, durations, workers, machine.worker_timeout, failed)
+        return Processes(compute.problem, durations, workers, least, machine.worker_timeout, failed)
 
     return make
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from straggler.core import Arrival, Decision, Diverged, Engine, Server
+from straggler.core import Arrival, Change, Decision, Diverged, Engine, Server
 
 __all__ = ["Budget", "Observe", "train"]
 
-# The arrival, what became of it, its staleness, and the model before it.
-Observe = Callable[[Arrival, Decision, int, Tensor], None]
+# The arrival or change of workers, what became of it, its staleness, and the model before it.
+Observe = Callable[[Arrival | Change, Decision, int, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ def train(server: Server, engine: Engine, budget: Budget, observe: Observe) -> D
             return None
         if arrival.time > budget.seconds:
             return None
+        if isinstance(arrival, Change):
+            before, jobs = server.x, server.change(arrival.worker, arrival.joined)
+            observe(arrival, "joined" if arrival.joined else "left", 0, before)
+            server.ledger.check(server.in_flight)
+            continue
         if budget.shares is not None and server.finished[arrival.worker] + 1 >= budget.shares[arrival.worker]:
             server.retire(arrival.worker)
         staleness, before = server.staleness(arrival.job), server.x

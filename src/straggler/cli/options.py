@@ -94,7 +94,14 @@ Schedule = Annotated[
 Warmup = Annotated[
     float | None, typer.Option(rich_help_panel=HOW, help="Epochs of linear warm-up from lr/workers.")
 ]
-Workers = Annotated[int | None, typer.Option(show_default="4", rich_help_panel=WHO, help="How many.")]
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        show_default="4",
+        rich_help_panel=WHO,
+        help="How many; [bold]2-8[/bold]: they may come and go (real time).",
+    ),
+]
 BatchSize = Annotated[int | None, typer.Option(show_default="32", rich_help_panel=WHO, help="Per worker.")]
 Partition = Annotated[
     str | None,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from selectors import EVENT_READ, DefaultSelector
 
-from straggler.core import Arrival, Gradient, Job
+from straggler.core import Arrival, Change, Gradient, Job
 from straggler.delays import Durations
 from straggler.engines.child import Child, Inside, Layout
 from straggler.engines.shared_memory import SharedMemory, pack
@@ -35,17 +35,23 @@ class Running:
 
 
 class Processes:
-    """A worker that dies is replaced and its job done again; one that hangs is killed first."""
+    """A worker that dies is replaced and its job done again; one that hangs is killed first.
+
+    While at least `least` others are there, nobody waits for the replacement: the worker has left, and joins
+    when it is ready.
+    """
 
     def __init__(
         self,
         problem: Problem,
         durations: Durations,
         workers: int,
+        least: int | None = None,
         timeout: float = math.inf,
         failed: Callable[[float, int, str], None] = lambda time, worker, what: None,
     ) -> None:
         self.problem, self.durations, self.timeout, self.failed = problem, durations, timeout, failed
+        self.least = workers if least is None else least
         self.restarts = 0
         self.started: dict[int, float] = {}
         self.launches: dict[int, int] = {}
@@ -57,28 +63,42 @@ class Processes:
         self._selector = DefaultSelector()
         self._children = [self._spawn(worker) for worker in range(workers)]
         self._running: dict[int, Running] = {}
+        self._absent: set[int] = set()  # workers that the server does not count on
+        self._changes: deque[tuple[int, bool]] = deque()  # of which the server does not know yet
         self._failures: deque[float] = deque()
         self._began = time.monotonic()
         self._wait_until_ready()
+        for worker, child in enumerate(self._children):
+            if not child.ready and worker not in self._absent:
+                self._leave(worker)
         self._began = time.monotonic()
 
     @property
     def now(self) -> float:
         return time.monotonic() - self._began
 
-    def resume(self, now: float, started: dict[int, float]) -> None:
-        """Go on at a time; jobs in flight are simply done again."""
+    def resume(self, now: float, started: dict[int, float], present: list[int]) -> None:
+        """Go on at a time; jobs in flight are simply done again, and workers that were gone come back."""
         self._began = time.monotonic() - now
+        if self.least < len(self._children):
+            gone = set(range(len(self._children))) - set(present) - self._absent
+            self._changes.extend((worker, True) for worker in sorted(gone))
 
     def submit(self, job: Job) -> None:
+        if job.worker in self._absent:
+            return  # the server is about to hear of it
         _, delay = self.durations.parts(job.worker, job.launch)
         now = self.now
         self._running[job.worker] = Running(job, now, delay, now)
         self.started[job.worker], self.launches[job.worker] = now, job.launch
         self._send(job, delay)
 
-    def next(self) -> Arrival | None:
-        while self._running:
+    def next(self) -> Arrival | Change | None:
+        while self._running or self._absent or self._changes:
+            if self._changes:
+                worker, joined = self._changes.popleft()
+                self._running.pop(worker, None)
+                return Change(worker, self.now, joined)
             for key, _ in self._selector.select(self._patience()):
                 arrival = self._hear(key.data)
                 if arrival is not None:
@@ -100,7 +120,7 @@ class Processes:
         return child
 
     def _wait_until_ready(self) -> None:
-        while not all(child.ready for child in self._children):
+        while sum(child.ready for child in self._children) < self.least:
             for key, _ in self._selector.select():
                 self._hear(key.data)
 
@@ -124,6 +144,9 @@ class Processes:
             child.ready = True
             if running is not None:
                 running.since = self.now
+            if worker in self._absent:
+                self._absent.remove(worker)
+                self._changes.append((worker, True))
             return None
         launch, outcome = message
         if isinstance(outcome, str):
@@ -138,7 +161,9 @@ class Processes:
 
     def _patience(self) -> float | None:
         """Seconds until the first worker counts as hanging."""
-        if math.isinf(self.timeout):
+        if self._changes:
+            return 0.0
+        if math.isinf(self.timeout) or not self._running:
             return None
         return max(0.0, min(map(self._deadline, self._running)) - self.now)
 
@@ -161,9 +186,16 @@ class Processes:
         self.failed(self.now, worker, reason)
         self._count_failure(reason)
         self._children[worker] = self._spawn(worker)
+        if worker not in self._absent and len(self._children) - len(self._absent) > self.least:
+            self._leave(worker)
         if (running := self._running.get(worker)) is not None:
             running.since = self.now
             self._send(running.job, running.delay)
+
+    def _leave(self, worker: int) -> None:
+        self._running.pop(worker, None)
+        self._absent.add(worker)
+        self._changes.append((worker, False))
 
     def _count_failure(self, reason: str) -> None:
         self._failures.append(self.now)

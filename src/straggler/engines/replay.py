@@ -1,32 +1,36 @@
 """A recorded order of arrivals, executed again: a real run, bit for bit, offline."""
 
+import math
 from collections.abc import Iterable
 from functools import partial
 
-from straggler.core import Arrival, Gradient, Job
+from straggler.core import Arrival, Change, Gradient, Job
 from straggler.engines.compute import Compute, Task
 
 __all__ = ["Replay"]
 
 
 class Replay:
-    """Jobs arrive in the order and at the times of a record, whatever they would take here."""
+    """Jobs arrive, and workers come and go, as a record says, whatever they would take here."""
 
-    def __init__(self, compute: Compute, order: Iterable[tuple[float, int, int]]) -> None:
+    def __init__(self, compute: Compute, order: Iterable[tuple[float, int, int, str]]) -> None:
         self.now = 0.0
         self.compute = compute
-        self._order = iter(order)  # (time, worker, index of its batch)
+        self._order = iter(order)  # (time, worker, index of its batch, decision)
         self._current: dict[int, tuple[Job, float, Task]] = {}
 
     def submit(self, job: Job) -> None:
         task = self.compute.gradient_task(job.x, job.buffers, job.worker, job.index)
         self._current[job.worker] = (job, self.now, task)
 
-    def next(self) -> Arrival | None:
+    def next(self) -> Arrival | Change | None:
         arrival = next(self._order, None)
         if arrival is None:
-            return None
-        self.now, worker, index = arrival
+            return Change(-1, math.inf, joined=False)  # past every budget of seconds
+        self.now, worker, index, decision = arrival
+        if decision in ("joined", "left"):
+            self._current.pop(worker, None)
+            return Change(worker, self.now, joined=decision == "joined")
         if worker not in self._current or self._current[worker][0].index != index:
             raise RuntimeError(
                 f"the record says that worker {worker} delivered its batch {index} at {self.now:g} s, "

@@ -25,7 +25,7 @@ class Simulator:
         self.launches: dict[int, int] = {}  # and which of its jobs that is
         self._resumed: dict[int, float] = {}
 
-    def resume(self, now: float, started: dict[int, float]) -> None:
+    def resume(self, now: float, started: dict[int, float], present: list[int]) -> None:
         """Go on at a time; jobs submitted next by these workers began when they did."""
         self.now, self._resumed = now, dict(started)
 

@@ -27,9 +27,16 @@ class FirstK(Policy):
 
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         server.merge(arrival)
-        enough = server.held >= self.k or (self.waits and not server.busy)  # nobody else will come
-        if not enough:
-            return () if self.waits else (arrival.worker,)
+        return self._step(server) or (() if self.waits else (arrival.worker,))
+
+    def left(self, server: Server, worker: int) -> Iterable[int]:
+        return self._step(server)
+
+    def _step(self, server: Server) -> Iterable[int]:
+        """Step if k are there, or nobody else will come; who starts then."""
+        nobody_else = self.waits and not server.busy and server.held
+        if server.held < self.k and not nobody_else:
+            return ()
         server.step(self.aggregate)
         if self.cancels:
             return tuple(server.active)

@@ -46,6 +46,19 @@ class Hybrid(Policy):
 
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         server.aside.append(arrival)
+        return self._advance(server)
+
+    def joined(self, server: Server, worker: int) -> Iterable[int]:
+        self._pushes[worker] = max(self._pushes[worker], self._least)
+        self._given.pop(worker, None)
+        return (worker,)
+
+    def left(self, server: Server, worker: int) -> Iterable[int]:
+        if not self._collected:  # the iteration begins anew without it
+            self._least = self._fewest(server, counting=[])
+        return self._advance(server)
+
+    def _advance(self, server: Server) -> list[int]:
         starting = self._iterate(server)
         if not server.busy and not starting and server.aside:
             self._least = self._fewest(server, counting=self._collected)
@@ -81,8 +94,8 @@ class Hybrid(Policy):
             self._pushes[worker] += 1
             self._given[worker] = (version, server.optimizer.send(x, server.lr, worker))
         self._least = self._fewest(server, counting=[])
-        starting, self._collected = self._collected, []
-        return starting
+        collected, self._collected = self._collected, []
+        return [worker for worker in collected if worker not in server.busy]  # one may have come back
 
     def view(self, server: Server, worker: int) -> tuple[int, Tensor]:
         return self._given.get(worker) or super().view(server, worker)

@@ -19,7 +19,14 @@ class Synchronous(Policy):
 
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         server.merge(arrival)
-        if server.busy:  # somebody is still computing
+        return self._step(server)
+
+    def left(self, server: Server, worker: int) -> Iterable[int]:
+        return self._step(server)
+
+    def _step(self, server: Server) -> Iterable[int]:
+        """Step if the round is complete; who starts the next."""
+        if server.busy or not server.held:  # somebody is still computing, or nobody has
             return ()
         server.step(self.aggregate)
         return tuple(server.active)

@@ -1,0 +1,177 @@
+"""Workers that come and go: nobody waits for the departed, nothing is lost, and it replays to the bit."""
+
+import os
+import random
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from straggler.catalogue import InputError
+from straggler.core import Arrival, Change, Job
+from straggler.delays import Durations
+from straggler.engines.compute import Compute
+from straggler.engines.processes import Processes
+from straggler.engines.simulator import Simulator
+from straggler.experiment import Experiment
+from straggler.methods import METHODS
+from straggler.observe import weights_sha256
+from straggler.problem import one_thread
+from straggler.replay import replay
+from straggler.train import Budget, train
+
+DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp(hidden=[16])", "lr": 0.01, "eval_every": 0}
+PARALLEL = [name for name, method in METHODS.items() if not method.single]
+
+
+class Restless:
+    """A simulator whose workers come and go at random; one of them always stays."""
+
+    def __init__(self, inside: Simulator, workers: int, seed: int) -> None:
+        self.inside, self.random = inside, random.Random(seed)
+        self.present, self.gone = set(range(workers)), set[int]()
+
+    @property
+    def now(self) -> float:
+        return self.inside.now
+
+    def submit(self, job: Job) -> None:
+        assert job.worker in self.present, "work for a worker that is not there"
+        self.inside.submit(job)
+
+    def next(self) -> Arrival | Change | None:
+        if self.random.random() < 0.2:
+            if self.gone and self.random.random() < 0.5:
+                return self._change(self.random.choice(sorted(self.gone)), joined=True)
+            if len(self.present) > 1:
+                return self._change(self.random.choice(sorted(self.present)), joined=False)
+        return self.inside.next()
+
+    def _change(self, worker: int, joined: bool) -> Change:
+        to, away = (self.present, self.gone) if joined else (self.gone, self.present)
+        to.add(worker)
+        away.remove(worker)
+        self.inside._current.pop(worker, None)
+        return Change(worker, self.now, joined)
+
+    def close(self) -> None: ...
+
+
+def restless(method: str, seed: int, **more: Any) -> tuple[Any, list[Any]]:
+    experiment = Experiment(dataset="quadratic", method=method, workers=5, lr=0.01, **more)
+    problem = experiment.problem()
+    durations = Durations(experiment.compute, [], 5, seed)
+    server, seen = experiment.server(problem), []  # type: ignore[var-annotated]
+    engine = Restless(Simulator(Compute(problem), durations), 5, seed)
+    with one_thread():
+        train(server, engine, Budget(gradients=400), lambda *what: seen.append(what))
+    return server, seen
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("method", PARALLEL)
+def test_nobody_waits_for_the_departed(method: str, seed: int) -> None:
+    """Under every policy a run with restless workers comes to its end: `train` raises if all are idle."""
+    server, seen = restless(method, seed, compute="exponential(mean=1)")
+    changes = [what for what, *_ in seen if isinstance(what, Change)]
+    assert {change.joined for change in changes} == {True, False}
+    assert server.gradients == 400
+    assert server.k > 0
+    ledger = server.ledger
+    assert ledger.dispatched == ledger.applied + ledger.dropped + ledger.cancelled + server.in_flight
+
+
+def test_a_synchronous_round_ends_when_the_last_it_waits_for_leaves() -> None:
+    experiment = Experiment(dataset="quadratic", method="ssgd", workers=3)
+    problem = experiment.problem()
+    server = experiment.server(problem)
+    jobs = server.begin()
+    for job in jobs[:2]:
+        gradient = problem.gradient(job.x, job.buffers, job.worker, job.index)
+        server.receive(Arrival(job, 0.0, 1.0, 1, lambda gradient=gradient: gradient))
+    assert server.k == 0
+    started = server.change(2, joined=False)
+    assert (server.k, [job.worker for job in started]) == (1, [0, 1])
+    assert (server.ledger.applied, server.ledger.cancelled) == (2, 1)
+    assert [job.worker for job in server.change(2, joined=True)] == [2]
+    assert server.busy[2].index == 0  # its batch came back
+    assert server.busy[2].version == 1
+
+
+def test_one_that_comes_back_does_not_hold_up_the_others() -> None:
+    """SSP: it counts from the slowest, not from where it left."""
+    server = Experiment(dataset="quadratic", policy="ssp(bound=0)", workers=2).server(
+        problem := Experiment(dataset="quadratic", workers=2).problem()
+    )
+
+    def deliver(worker: int) -> list[int]:
+        job = server.busy[worker]
+        gradient = problem.gradient(job.x, job.buffers, job.worker, job.index)
+        return [j.worker for j in server.receive(Arrival(job, 0.0, 1.0, 1, lambda: gradient))[1]]
+
+    server.begin()
+    server.change(1, joined=False)
+    assert [deliver(0) for _ in range(5)] == [[0]] * 5
+    server.change(1, joined=True)
+    assert deliver(1) == []  # one ahead of worker 0, which still computes
+    assert deliver(0) == [0, 1]
+
+
+@pytest.mark.parametrize("workers", [(4, 2), "4-2", (0, 2), [1, 2, 3]])
+def test_an_impossible_number_of_workers_is_refused(workers: Any) -> None:
+    with pytest.raises((InputError, ValueError), match="workers"):
+        Experiment(**DIGITS, workers=workers)
+
+
+@pytest.mark.parametrize("workers", [(2, 4), "2-4", [2, 4]])
+def test_a_number_between_two(workers: Any) -> None:
+    experiment = Experiment(**DIGITS, workers=workers)
+    assert (experiment.min_workers, experiment.workers) == (2, 4)
+    assert experiment.id != Experiment(**DIGITS, workers=4).id
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ssgd", "ssp", "dana-ga", "hybrid"])
+def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> None:
+    """With (2, 4) workers a kill costs nobody a wait: the round goes on without the victim."""
+    experiment = Experiment(**DIGITS, engine="processes", workers=(2, 4), method=method, seconds=8)
+    made, over = list[Processes](), threading.Event()
+
+    def attack() -> None:
+        for victim in (3, 1, 2, 0):
+            over.wait(1.2)
+            if made and made[0]._children[victim].ready:
+                os.kill(made[0]._children[victim].process.pid, signal.SIGKILL)
+
+    original = Processes.__init__
+
+    def remember(self: Processes, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        made.append(self)
+        threading.Thread(target=attack, daemon=True).start()
+
+    Processes.__init__ = remember  # type: ignore[method-assign]
+    try:
+        record = experiment.run(tmp_path)
+    finally:
+        over.set()
+        Processes.__init__ = original  # type: ignore[method-assign]
+    decisions = record.arrivals["decision"].to_list()
+    assert decisions.count("left") >= 2
+    assert decisions.count("joined") >= 2
+    facts = record.summary
+    assert (
+        facts["dispatched"] == facts["applied"] + facts["dropped"] + facts["cancelled"] + facts["in_flight"]
+    )
+    assert replay(record) == facts["weights_sha256"]
+
+
+@pytest.mark.parametrize("method", PARALLEL)
+def test_the_same_coming_and_going_gives_the_same_bits(method: str) -> None:
+    one, _ = restless(method, 0, compute="gamma(1, 0.5)")
+    two, _ = restless(method, 0, compute="gamma(1, 0.5)")
+    other, _ = restless(method, 1, compute="gamma(1, 0.5)")
+    bits = [weights_sha256(server.x, server.buffers) for server in (one, two, other)]
+    assert bits[0] == bits[1] != bits[2]
