@@ -60,7 +60,7 @@ class Restless:
 
 
 def restless(method: str, seed: int, **more: Any) -> tuple[Any, list[Any]]:
-    experiment = Experiment(dataset="quadratic", method=method, workers=5, lr=0.01, **more)
+    experiment = Experiment(dataset="quadratic(noise=1)", method=method, workers=5, lr=0.01, **more)
     problem = experiment.problem()
     durations = Durations(experiment.compute, [], 5, seed)
     server, seen = experiment.server(problem), []  # type: ignore[var-annotated]
