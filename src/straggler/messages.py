@@ -35,7 +35,9 @@ class Gradient:
 class Arrival:
     """A finished job. Its gradient is fetched when somebody looks at it: ignoring one costs nothing."""
 
-    __slots__ = ("_fetch", "_gradient", "ignore", "job", "samples", "started", "time", "worker")
+    __slots__ = (
+        *("_fetch", "_gradient", "compute", "delay", "ignore", "job", "samples", "started", "time", "worker"),
+    )
 
     def __init__(
         self,
@@ -45,9 +47,12 @@ class Arrival:
         samples: int,
         fetch: Callable[[], Gradient],
         ignore: Callable[[], None] = lambda: None,  # told that nobody will look
+        compute: float | None = None,
+        delay: float | None = None,
     ) -> None:
         self.job, self.worker, self.samples, self.ignore = job, job.worker, samples, ignore
         self.started, self.time = started, time
+        self.compute, self.delay = compute, delay  # seconds of it; what is left was transport
         self._fetch, self._gradient = fetch, None  # type: tuple[Callable[[], Gradient], Gradient | None]
 
     @property

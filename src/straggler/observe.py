@@ -124,6 +124,8 @@ class Observer:
             worker=arrival.worker,
             index=job.index,
             version=job.version,
+            compute=arrival.compute,
+            delay=arrival.delay,
             staleness=staleness,
             gap=root_mean_square(before, job.x),
             loss=None if gradient is None else gradient.loss,

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-__all__ = ["Record", "RecordError", "Recorder"]
+__all__ = ["Record", "RecordError", "Recorder", "write_text"]
 
 ARRIVALS: dict[str, Any] = {
     "time": pl.Float64,
@@ -29,6 +29,8 @@ ARRIVALS: dict[str, Any] = {
     "worker": pl.Int32,
     "index": pl.Int64,
     "version": pl.Int64,
+    "compute": pl.Float64,
+    "delay": pl.Float64,
     "staleness": pl.Int64,
     "gap": pl.Float64,
     "loss": pl.Float64,

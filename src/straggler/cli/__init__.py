@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pydantic import ValidationError
 
 from straggler.catalogue import InputError, explain
-from straggler.cli import look, train
+from straggler.cli import calibrate, look, train
 from straggler.cli.app import app, complain
 from straggler.data.datasets import DataError
 from straggler.delays import DurationError
@@ -16,7 +16,7 @@ from straggler.record import RecordError
 __all__ = ["app", "main"]
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # in the order of `straggler --help`
-    "Train": (train.run, train.resume, train.replay_),
+    "Train": (train.run, train.resume, train.replay_, calibrate.calibrate_),
     "Look": (look.list_, look.show, look.data, look.cite),
 }
 for panel, commands in COMMANDS.items():

@@ -148,7 +148,7 @@ class Processes:
                 self._absent.remove(worker)
                 self._changes.append((worker, True))
             return None
-        launch, outcome = message
+        launch, outcome, compute = message
         if isinstance(outcome, str):
             raise WorkerError(f"worker {worker} failed in the user's model or data:\n{outcome}")
         if running is None or running.job.launch != launch:
@@ -157,7 +157,15 @@ class Processes:
         seat = child.seats[launch % SEATS]
         gradient = Gradient(seat.gradient.clone(), outcome, seat.buffers_after.clone())
         samples = self.problem.batch_samples(worker, running.job.index)
-        return Arrival(running.job, running.started, self.now, samples, lambda: gradient)
+        return Arrival(
+            running.job,
+            running.started,
+            self.now,
+            samples,
+            lambda: gradient,
+            compute=compute,
+            delay=running.delay,
+        )
 
     def _patience(self) -> float | None:
         """Seconds until the first worker counts as hanging."""
@@ -215,6 +223,8 @@ def work(connection_fd: int, memory_fd: int) -> None:
             launch, worker, index, delay = inside.connection.recv()
             if inside.connection.poll():
                 continue
+            began = time.perf_counter()
             outcome = inside.answer(launch % SEATS, ("gradient", worker, index))
+            compute = time.perf_counter() - began
             if not inside.connection.poll(delay):
-                inside.connection.send((launch, outcome))
+                inside.connection.send((launch, outcome, compute))

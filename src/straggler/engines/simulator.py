@@ -50,7 +50,9 @@ class Simulator:
                 self.now = time
                 samples = self.compute.problem.batch_samples(worker, job.index)
                 fetch, ignore = partial(self._result, task), partial(self.compute.abandon, task)
-                return Arrival(job, started, time, samples, fetch, ignore)
+                return Arrival(
+                    job, started, time, samples, fetch, ignore, *self.durations.parts(worker, job.launch)
+                )
         return None
 
     def close(self) -> None:
