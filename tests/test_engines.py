@@ -246,3 +246,17 @@ def test_a_real_run_goes_on_from_its_checkpoint_with_the_ledger_intact(tmp_path:
     facts = experiment.run(tmp_path).summary
     assert facts["gradients"] == 300
     assert facts["dispatched"] == facts["applied"] + facts["in_flight"]
+
+
+def test_evaluating_does_not_hold_up_a_run_in_real_time(tmp_path: Path) -> None:
+    """The curve is computed beside the training, of the models and moments that it names."""
+    settings = REAL | {"gradients": 240, "eval_every": 0.25, "delay": "constant(0.005)", "workers": 2}
+    record = Experiment(**settings).run(tmp_path)
+    curve, facts = record.curve, record.summary
+    assert curve["epochs"].to_list() == sorted(curve["epochs"])
+    assert len(curve) >= 20
+    assert curve["gradients"][-1] == 240
+    assert curve["test_accuracy"][-1] == facts["test_accuracy"]
+    sparse = Experiment(**settings | {"eval_every": 0}).run(tmp_path)
+    assert replay(record) == facts["weights_sha256"]
+    assert facts["seconds"] < 3 * sparse.summary["seconds"]

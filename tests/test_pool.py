@@ -13,6 +13,7 @@ from torch import nn
 
 from straggler.engines.compute import Compute, Pool, Task
 from straggler.engines.shared_memory import pack
+from straggler.evaluation import Evaluation
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from straggler.problem import Problem, one_thread
@@ -94,11 +95,10 @@ def test_gradients_and_evaluations_of_the_pool_are_those_of_this_process() -> No
                 ours, theirs = here.result(Task(task.call, x, buffers)), pool.result(task)
                 assert torch.equal(ours.vector, theirs.vector)
                 assert ours.loss == theirs.loss
-            for ours, theirs in zip(
-                here.evaluate(x, buffers, "test"), pool.evaluate(x, buffers, "test"), strict=True
-            ):
-                assert ours.loss == theirs.loss
-                assert np.array_equal(ours.predictions, theirs.predictions)
+            one, two = (Evaluation(compute, x, buffers, ("test", "train")) for compute in (here, pool))
+            assert one.scores() == two.scores()
+            for split in ("test", "train"):
+                assert np.array_equal(one.predictions[split], two.predictions[split])
         finally:
             pool.close()
 

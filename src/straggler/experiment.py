@@ -290,6 +290,7 @@ class Experiment(BaseModel):
         if resumed is not None:
             report(f"goes on from a checkpoint after {resumed['server']['k']:,} updates; --force starts anew")
             started -= resumed["elapsed"]
+        beside = self.engine != "simulator" and self.eval_every > 0
         cores = (jobs or os.cpu_count() or 1) if self.engine == "simulator" else 1
         machine = Machine(cores, Every.parse(checkpoint_every), worker_timeout, report)
         with Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"]) as recorder:
@@ -299,7 +300,7 @@ class Experiment(BaseModel):
                 self._engine(),
                 self.budget(problem),
                 recorder,
-                Watch(self.eval_every, self.train_metrics, self.snapshots, progress),
+                Watch(self.eval_every, self.train_metrics, self.snapshots, beside, progress),
                 machine,
                 {"id": self.id, "started": started},
                 resumed,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from straggler.core import Arrival, Change, Decision, Job, Server
 from straggler.engines.compute import Compute
+from straggler.evaluation import Evaluation
 from straggler.problem import Split
 from straggler.record import Recorder
 from straggler.train import Budget
@@ -45,6 +46,7 @@ class Watch:
     eval_every: float = 0.0  # epochs; 0: only at the end
     train_metrics: bool = False  # the training set at every evaluation
     snapshots: int = 0  # weights kept, after the first ones
+    beside: bool = False  # evaluate beside the training: in real time it must not wait
     progress: Callable[[Progress], None] | None = None
 
 
@@ -64,6 +66,7 @@ class Observer:
         self.seconds, self.measuring = 0.0, 0.0  # the run's clock; host seconds spent on measuring
         self._loss_sum, self._loss_count = 0.0, 0  # of the batches since the last evaluation
         self._last: dict[str, Any] = {}  # the latest row of the curve
+        self._pending: tuple[dict[str, Any], Evaluation] | None = None  # a row of the curve to come
         self._predictions: dict[Split, NDArray[np.int64]] = {}
         self._recent_loss = math.nan
         self._accuracy: float | None = None
@@ -79,6 +82,7 @@ class Observer:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep."""
+        self._conclude()
         found = {split: torch.from_numpy(found) for split, found in self._predictions.items()}
         return {name: getattr(self, name) for name in self._KEPT} | {"_predictions": found}
 
@@ -98,6 +102,8 @@ class Observer:
         if self.server.epochs >= self._next_evaluation:
             self._next_evaluation = (self.server.epochs // self.watch.eval_every + 1) * self.watch.eval_every
             self.measure()
+        elif self._pending is not None and self._pending[1].ready():
+            self._conclude()
         if self.watch.snapshots and self._spent() * self.watch.snapshots >= len(self._kept):
             self._snapshot()
         if self.watch.progress is not None and time.monotonic() - self._shown > PROGRESS_SECONDS:
@@ -144,9 +150,9 @@ class Observer:
             decision="cancelled",
         )
 
-    def measure(self) -> dict[str, float]:
-        """Evaluate the model now; a row of the curve."""
-        started = time.monotonic()
+    def measure(self) -> None:
+        """Evaluate the model now; the row of the curve follows at once, or when it is computed beside."""
+        self._conclude()
         server = self.server
         row: dict[str, Any] = {
             "seconds": self.seconds,
@@ -159,36 +165,37 @@ class Observer:
         splits: tuple[Split, ...] = (
             ("test", "validation", "train") if self.watch.train_metrics else ("test", "validation")
         )
-        for split in splits:
-            row |= self._evaluate(split)
-        self._loss_sum, self._loss_count, self._last = 0.0, 0, row
+        self._loss_sum, self._loss_count = 0.0, 0
+        self._pending = row, Evaluation(self.compute, server.x, server.buffers, splits)
+        if not self.watch.beside:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """Write the row of an evaluation that was begun."""
+        if self._pending is None:
+            return
+        started = time.monotonic()
+        row, evaluation = self._pending
+        row |= evaluation.scores()
+        self._pending, self._last = None, row
+        self._predictions |= evaluation.predictions
         self._accuracy = row.get("test_accuracy")
         self.recorder.evaluation(row)
         self.measuring += time.monotonic() - started
-        return row
-
-    def _evaluate(self, split: Split) -> dict[str, float]:
-        chunks = self.compute.evaluate(self.server.x, self.server.buffers, split)
-        if not chunks:
-            return {}
-        samples = sum(chunk.samples for chunk in chunks)
-        scores = {f"{split}_loss": sum(chunk.loss for chunk in chunks) / samples}
-        labels = self.compute.problem.labels(split)
-        if labels is not None:
-            found = np.concatenate([chunk.predictions for chunk in chunks if chunk.predictions is not None])
-            scores[f"{split}_accuracy"] = 100 * float(np.mean(found == labels))
-            self._predictions[split] = found
-        return scores
 
     def final(self) -> dict[str, Any]:
         """The last word on the model: every split, class by class."""
         if self._kept and self._kept[-1][0] is not self.server.x:  # the budget ended between two snapshots
             self._snapshot()
-        last = self._last if self._last.get("gradients") == self.server.gradients else self.measure()
+        self._conclude()
+        if self._last.get("gradients") != self.server.gradients:
+            self.measure()
+            self._conclude()
+        last = self._last
         facts: dict[str, Any] = {"train_accuracy": None, "test_accuracy": None}
         facts |= {key: value for key, value in last.items() if key.endswith(("_accuracy", "_loss"))}
         if "train_loss" not in facts:
-            facts |= self._evaluate("train")
+            facts |= Evaluation(self.compute, self.server.x, self.server.buffers, ("train",)).scores()
         return facts | self._by_class()
 
     def converged(self, test_accuracy: float | None) -> bool:

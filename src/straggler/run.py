@@ -44,7 +44,7 @@ def run(
 ) -> None:
     """Train, record it, and save it now and then."""
     with one_thread():
-        compute = Pool(problem, machine.jobs) if machine.jobs > 1 else Compute(problem)
+        compute = Pool(problem, machine.jobs) if machine.jobs > 1 or watch.beside else Compute(problem)
         with closing(compute), closing(make_engine(compute, machine, recorder)) as engine:
             observer = Observer(server, compute, budget, recorder, watch)
             keeper = Keeper(machine.every, server, engine, observer, recorder)

@@ -30,6 +30,10 @@ class Task:
         self.error: str | None = None
         self.abandoned = False
 
+    @property
+    def done(self) -> bool:
+        return self.result is not None or self.error is not None
+
 
 class Compute:
     """Computes every task in this process, when it is asked for."""
@@ -52,14 +56,9 @@ class Compute:
         """Nobody will ask for this one."""
         task.abandoned = True
 
-    def evaluate(self, x: Tensor, buffers: Tensor, split: Split) -> list[Chunk]:
+    def evaluation_tasks(self, x: Tensor, buffers: Tensor, split: Split) -> list[Task]:
         """All chunks of a split, in order."""
-        tasks = [Task(("evaluate", split, chunk), x, buffers) for chunk in range(self.problem.chunks(split))]
-        upcoming, chunks = iter(tasks), []
-        for task in tasks:
-            self.ahead(lambda: next(upcoming, None), urgent=True)
-            chunks.append(self.result(task))
-        return chunks
+        return [Task(("evaluate", split, chunk), x, buffers) for chunk in range(self.problem.chunks(split))]
 
     def close(self) -> None: ...
 
