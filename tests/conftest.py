@@ -1,6 +1,6 @@
 """What tests share: small problems, and a way to train them without a record."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,18 @@ def run_story(watch: Callable[[Server], None] | None = None, **settings: Any) ->
     with one_thread():
         train(server, Simulator(Compute(problem), durations), experiment.budget(problem), observe)
     return story
+
+
+@pytest.fixture(scope="session")
+def ray_here() -> Iterator[None]:
+    """One Ray for all tests of this process; engines use the one there is."""
+    import ray
+
+    from straggler.engines.ray_cluster import join
+
+    join(address=None, workers=6, resources={"CPU": 1.0})
+    yield
+    ray.shutdown()
 
 
 @pytest.fixture(autouse=True)

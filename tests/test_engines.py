@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from torch import nn
 from straggler.core import Job
 from straggler.delays import Constant, Durations
 from straggler.engines.compute import Compute
-from straggler.engines.processes import Processes, WorkerError
+from straggler.engines.processes import Processes
+from straggler.engines.ray_cluster import RayCluster
+from straggler.engines.real_time import RealTime, WorkerError
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
@@ -39,13 +42,26 @@ def durations(delay: float = 0.0) -> Durations:
     return Durations(Constant(seconds=0.01), [Constant(seconds=delay)], WORKERS, seed=0)
 
 
-@pytest.fixture(params=["simulator", "processes"])
+ENGINES: dict[str, type[RealTime]] = {"processes": Processes, "ray": RayCluster}
+
+
+@pytest.fixture(params=ENGINES)
+def real(request: pytest.FixtureRequest) -> str:
+    """The name of an engine in real time, which can be made."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_here")
+    return str(request.param)
+
+
+@pytest.fixture(params=["simulator", *ENGINES])
 def engine(request: pytest.FixtureRequest, problem: Problem) -> Iterator[Any]:
+    if request.param == "ray":
+        request.getfixturevalue("ray_here")
     with one_thread():
         made: Any = (
             Simulator(Compute(problem), durations(0.2))
             if request.param == "simulator"
-            else Processes(problem, durations(0.2), WORKERS)
+            else ENGINES[request.param](problem, durations(0.2), WORKERS)
         )
         yield made
         made.close()
@@ -86,10 +102,10 @@ def test_the_newest_job_wins(engine: Any, problem: Problem) -> None:
     assert engine.next() is None
 
 
-def test_a_delay_is_waited_for_and_an_abandoned_one_is_not(problem: Problem) -> None:
+def test_a_delay_is_waited_for_and_an_abandoned_one_is_not(problem: Problem, real: str) -> None:
     slow = Durations(Constant(seconds=0.01), [Constant(seconds=5, workers=(0,))], WORKERS, seed=0)
     with one_thread():
-        engine = Processes(problem, slow, WORKERS)
+        engine: Any = ENGINES[real](problem, slow, WORKERS)
         try:
             engine.submit(job(problem, 0, 0, 0))
             engine.submit(job(problem, 1, 0, 0))
@@ -112,8 +128,8 @@ class Clumsy(nn.Module):
         raise LookupError("I lost my weights")
 
 
-def test_an_exception_in_the_model_ends_the_run_with_its_own_traceback(tmp_path: Path) -> None:
-    experiment = Experiment(**DIGITS | {"model": Clumsy}, workers=2, engine="processes")
+def test_an_exception_in_the_model_ends_the_run_with_its_own_traceback(tmp_path: Path, real: str) -> None:
+    experiment = Experiment(**DIGITS | {"model": Clumsy}, workers=2, engine=real)
     with pytest.raises(WorkerError, match=r"(?s)in forward.*I lost my weights"):
         experiment.run(tmp_path)
 
@@ -130,9 +146,16 @@ def test_a_real_run_replays_to_the_bit(method: str, tmp_path: Path) -> None:
     assert replay(record) == record.summary["weights_sha256"]
 
 
+@pytest.mark.parametrize("method", ["asgd", "ssgd", "hybrid", "dana-ga"])
+def test_a_run_on_ray_replays_to_the_bit(method: str, tmp_path: Path, ray_here: None) -> None:
+    settings = REAL | {"engine": "ray", "method": method, "gradients": 60, "lr": 0.01}
+    record = Experiment(**settings).run(tmp_path)
+    assert replay(record) == record.summary["weights_sha256"]
+
+
 @pytest.mark.parametrize("policy", ["k-sync(k=1)", "k-batch-sync(k=2)", "hybrid(2, 0)"])
-def test_buffers_survive_cancelled_jobs(policy: str, tmp_path: Path) -> None:
-    settings = REAL | {"model": "asu-fashion", "policy": policy, "gradients": 60, "delay": []}
+def test_buffers_survive_cancelled_jobs(policy: str, tmp_path: Path, real: str) -> None:
+    settings = REAL | {"model": "asu-fashion", "policy": policy, "gradients": 60, "delay": [], "engine": real}
     record = Experiment(**settings).run(tmp_path)
     assert replay(record) == record.summary["weights_sha256"]
 
@@ -152,11 +175,12 @@ def test_a_simulated_run_replays_to_the_bit(tmp_path: Path) -> None:
 
 def harm(signals: list[int], experiment: Experiment, out: Path, **options: Any) -> tuple[Record, list[int]]:
     """Run while a thread sends signals to the workers in turn; the record, and the signals that hit."""
-    made: list[Processes] = []
+    made: list[RealTime] = []
     delivered: list[int] = []
-    original, over = Processes.__init__, threading.Event()
+    kind_of_engine = ENGINES[experiment.engine]
+    original, over = kind_of_engine.__init__, threading.Event()
 
-    def remember(self: Processes, *args: Any, **kwargs: Any) -> None:
+    def remember(self: RealTime, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         made.append(self)
 
@@ -166,31 +190,39 @@ def harm(signals: list[int], experiment: Experiment, out: Path, **options: Any) 
             pass
         for number, kind in enumerate(signals):
             while not over.wait(moments.uniform(0.05, 0.6)):
-                child = made[0]._children[number % experiment.workers]
-                if child.ready:
-                    os.kill(child.process.pid, kind)
-                    delivered.append(kind)
-                    break
+                worker = number % experiment.workers
+                if made[0]._ready(worker):
+                    with suppress(ProcessLookupError):
+                        os.kill(process_of(made[0], worker), kind)
+                        delivered.append(kind)
+                        break
 
-    Processes.__init__ = remember  # type: ignore[method-assign]
+    kind_of_engine.__init__ = remember  # type: ignore[method-assign]
     thread = threading.Thread(target=attack, daemon=True)
     thread.start()
     try:
         return experiment.run(out, **options), delivered
     finally:
         over.set()
-        Processes.__init__ = original  # type: ignore[method-assign]
+        kind_of_engine.__init__ = original  # type: ignore[method-assign]
         thread.join(timeout=60)
+
+
+def process_of(engine: Any, worker: int) -> int:
+    return int(
+        engine._seats[worker].pid if isinstance(engine, RayCluster) else engine._children[worker].process.pid
+    )
 
 
 @pytest.mark.parametrize("method", ["asgd", "ssgd", "ssp", "dana-ga"])
 def test_killed_and_stopped_workers_lose_nothing(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, real: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty SIGKILLs and five SIGSTOPs at the workers of one run."""
-    monkeypatch.setattr("straggler.engines.processes.FAILURES_PER_WORKER", 20)
+    monkeypatch.setattr("straggler.engines.real_time.FAILURES_PER_WORKER", 20)
     attacks = [signal.SIGSTOP if number % 5 == 4 else signal.SIGKILL for number in range(26)]
-    experiment = Experiment(**REAL | {"method": method, "lr": 0.02, "workers": 4, "seconds": 35})
+    settings = {"method": method, "engine": real, "lr": 0.02, "workers": 4, "seconds": 35}
+    experiment = Experiment(**REAL | settings)
     record, delivered = harm(attacks, experiment, tmp_path, worker_timeout=1.0)
     facts = record.summary
     assert delivered.count(signal.SIGKILL) >= 20
@@ -206,7 +238,7 @@ def test_killed_and_stopped_workers_lose_nothing(
 
 def orphans() -> list[str]:
     listing = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout
-    mine = [line for line in listing.splitlines() if "straggler.engines" in line]
+    mine = [line for line in listing.splitlines() if "straggler.engines" in line or "ray::Worker" in line]
     return [line for line in mine if line.split()[0] in (str(os.getpid()), "1")]
 
 
@@ -221,11 +253,11 @@ class Suicidal(nn.Module):
 
 
 def test_endless_failures_end_the_run_with_the_last_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("straggler.engines.processes.FAILURES_PER_WORKER", 1)
-    experiment = Experiment(**REAL | {"model": Suicidal, "workers": 2})
-    with pytest.raises(WorkerError, match=r"failures within 60 s.*exit code -9"):
+    monkeypatch.setattr("straggler.engines.real_time.FAILURES_PER_WORKER", 1)
+    experiment = Experiment(**REAL | {"model": Suicidal, "workers": 2, "engine": real})
+    with pytest.raises(WorkerError, match=r"failures within 60 s.*(exit code -9|process \d+ on 127)"):
         experiment.run(tmp_path)
     assert list(tmp_path.glob("*/checkpoint-*.safetensors"))  # what was learnt until then is not lost
     assert orphans() == []

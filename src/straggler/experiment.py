@@ -38,7 +38,7 @@ from straggler.policies import POLICIES
 from straggler.problem import Loss, Problem, Quadratic, Quadratics, Supervised
 from straggler.randomness import rng
 from straggler.record import Record, Recorder, RecordError
-from straggler.run import Machine, processes, run, simulator
+from straggler.run import Machine, processes, ray_cluster, run, simulator
 from straggler.settings import Text, choice, dataset_of, fewest_and_most, laws_of, model_of
 from straggler.train import Budget
 
@@ -86,7 +86,7 @@ class Experiment(BaseModel):
     seconds: float | None = Field(None, gt=0)
     stop: Literal["all", "each"] = "all"  # each: every worker stops after its own share
 
-    engine: Literal["simulator", "processes"] = "simulator"  # virtual time, or a real process per worker
+    engine: Literal["simulator", "processes", "ray"] = "simulator"  # virtual time, or real workers
     seed: int = Field(0, ge=0)
     eval_every: float = Field(1.0, ge=0)  # epochs; 0: only at the end
     train_metrics: bool = False  # also the training set at every evaluation, not only at the end
@@ -259,11 +259,10 @@ class Experiment(BaseModel):
 
     def _engine(self) -> Callable[..., Any]:
         durations = Durations(self.compute, self.delay, self.workers, self.seed)
-        return (
-            simulator(durations)
-            if self.engine == "simulator"
-            else processes(durations, self.workers, self.min_workers)
-        )
+        if self.engine == "simulator":
+            return simulator(durations)
+        make = {"processes": processes, "ray": ray_cluster}[self.engine]
+        return make(durations, self.workers, self.min_workers)
 
     def run(
         self,
@@ -275,12 +274,15 @@ class Experiment(BaseModel):
         report: Callable[[str], None] = lambda line: None,
         checkpoint_every: str = "60s",
         worker_timeout: float = 60.0,
+        address: str | None = None,
+        worker_resources: Mapping[str, float] | None = None,
     ) -> Record:
         """Train, or go on where it was interrupted, unless it is done; what happened is in `out`/id."""
         folder = Path(out) / self.id
         if not force and (finished := existing(folder)) is not None:
             report(f"{folder} exists already; --force runs it again")
             return finished
+        make_engine = self._engine()
         started = time.monotonic()
         try:
             problem = self.problem(data, report)
@@ -292,12 +294,13 @@ class Experiment(BaseModel):
             started -= resumed["elapsed"]
         beside = self.engine != "simulator" and self.eval_every > 0
         cores = (jobs or os.cpu_count() or 1) if self.engine == "simulator" else 1
-        machine = Machine(cores, Every.parse(checkpoint_every), worker_timeout, report)
+        every, needs = Every.parse(checkpoint_every), worker_resources or {}
+        machine = Machine(cores, every, worker_timeout, report, address, needs)
         with Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"]) as recorder:
             run(
                 self.server(problem),
                 problem,
-                self._engine(),
+                make_engine,
                 self.budget(problem),
                 recorder,
                 Watch(self.eval_every, self.train_metrics, self.snapshots, beside, progress),

@@ -2,15 +2,17 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from straggler.catalogue import InputError
 from straggler.core import Server
 from straggler.delays import Durations
 from straggler.engines.compute import Compute, Pool
-from straggler.engines.processes import Processes, WorkerError
+from straggler.engines.processes import Processes
+from straggler.engines.real_time import WorkerError
 from straggler.engines.simulator import Simulator
 from straggler.keeper import Every, Keeper, RealOrVirtual
 from straggler.observe import Observer, Watch, weights_sha256
@@ -18,7 +20,7 @@ from straggler.problem import Problem, one_thread
 from straggler.record import Recorder
 from straggler.train import Budget, train
 
-__all__ = ["Machine", "processes", "run", "simulator"]
+__all__ = ["Machine", "processes", "ray_cluster", "run", "simulator"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,10 @@ class Machine:
 
     jobs: int = 1  # processes that compute (simulator)
     every: Every = field(default_factory=Every)  # checkpoints
-    worker_timeout: float = math.inf  # seconds without a sign until a worker is replaced (processes)
+    worker_timeout: float = math.inf  # seconds without a sign until a worker is replaced (real time)
     report: Callable[[str], None] = lambda line: None
+    address: str | None = None  # of a Ray cluster; without one, Ray is started here
+    resources: Mapping[str, float] = field(default_factory=dict)  # that a worker needs of a cluster
 
 
 def run(
@@ -68,13 +72,40 @@ def processes(
     """Real time, a process per worker."""
 
     def make(compute: Compute, machine: Machine, recorder: Recorder) -> Processes:
-        def failed(time: float, worker: int, what: str) -> None:
-            machine.report(f"{what}; it is replaced")
-            recorder.event(time, worker, what)
-
+        failed = failure_report(machine, recorder)
         return Processes(compute.problem, durations, workers, least, machine.worker_timeout, failed)
 
     return make
+
+
+def ray_cluster(
+    durations: Durations, workers: int, least: int | None = None
+) -> Callable[[Compute, Machine, Recorder], RealOrVirtual]:
+    """Real time, an actor per worker."""
+    try:
+        from straggler.engines.ray_cluster import RayCluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise InputError("the ray engine needs Ray: pip install 'straggler[ray]'") from None
+
+    def make(compute: Compute, machine: Machine, recorder: Recorder) -> RayCluster:
+        machine.report(f"joins Ray at {machine.address}" if machine.address else "starts Ray on this machine")
+        failed = failure_report(machine, recorder)
+        where = (machine.address, machine.resources)
+        return RayCluster(compute.problem, durations, workers, least, machine.worker_timeout, failed, *where)
+
+    return make
+
+
+def failure_report(machine: Machine, recorder: Recorder) -> Callable[[float, int, str], None]:
+    """Who is told when a worker fails: the screen and the record."""
+
+    def failed(time: float, worker: int, what: str) -> None:
+        machine.report(f"{what}; it is replaced")
+        recorder.event(time, worker, what)
+
+    return failed
 
 
 def conclude(

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "Address",
     "BatchSize",
     "CheckpointEvery",
     "Compute",
@@ -43,6 +44,7 @@ __all__ = [
     "Validation",
     "Warmup",
     "WeightDecay",
+    "WorkerResources",
     "WorkerTimeout",
     "Workers",
 ]
@@ -176,12 +178,27 @@ Engine = Annotated[
     typer.Option(
         show_default="simulator",
         rich_help_panel=WHO,
-        help="simulator (virtual time) or processes (real time).",
+        help="simulator (virtual time), or in real time: processes (this machine) or ray (a cluster).",
     ),
 ]
 WorkerTimeout = Annotated[
     float,
     typer.Option(min=0.1, rich_help_panel=WHO, help="Seconds until a silent process is replaced."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=WHO,
+        help="The Ray cluster to join, such as 10.0.0.1:6379 or auto; without it, Ray is started here.",
+    ),
+]
+WorkerResources = Annotated[
+    str | None,
+    typer.Option(
+        show_default="CPU=1",
+        rich_help_panel=WHO,
+        help="What each worker needs of a Ray cluster: [bold]CPU=0.5, GPU=1[/bold], or names of your own.",
+    ),
 ]
 Force = Annotated[
     bool, typer.Option("--force", rich_help_panel=SEEN, help="Run it again though its record exists.")

@@ -1,6 +1,7 @@
 """Commands that train: run, resume, replay."""
 
 import json
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ def run(
     checkpoint_every: options.CheckpointEvery = "60s",
     engine: options.Engine = None,
     worker_timeout: options.WorkerTimeout = 60.0,
+    address: options.Address = None,
+    worker_resources: options.WorkerResources = None,
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
@@ -62,24 +65,15 @@ def run(
     flags = {key: value for key, value in locals().items() if key in Experiment.model_fields}
     settings = (read_config(config) if config else {}) | read_pairs(set_ or [])
     experiment = Experiment(**settings | {key: value for key, value in flags.items() if value is not None})
-    carry_out(experiment, out_folder, jobs, force, data, checkpoint_every, worker_timeout, as_json)
+    where = {"address": address, "worker_resources": read_resources(worker_resources)}
+    how = {"jobs": jobs, "data": data, "checkpoint_every": checkpoint_every, "worker_timeout": worker_timeout}
+    carry_out(experiment, out_folder, as_json, force=force, **how, **where)
 
 
-def carry_out(
-    experiment: Experiment,
-    folder: Path,
-    jobs: int | None,
-    force: bool,
-    data: Path | None,
-    checkpoint_every: str,
-    worker_timeout: float,
-    as_json: bool,
-) -> None:
+def carry_out(experiment: Experiment, folder: Path, as_json: bool, **how: Any) -> None:
     try:
         with Bar(err, f"{experiment.policy} × {experiment.workers}") as bar:
-            record = experiment.run(
-                folder, jobs, force, data, bar.update, bar.say, checkpoint_every, worker_timeout
-            )
+            record = experiment.run(folder, progress=bar.update, report=bar.say, **how)
     except KeyboardInterrupt:
         kept = folder / experiment.id
         complain(f"interrupted; what happened so far is in {kept}; straggler resume {kept} goes on", code=130)
@@ -129,6 +123,22 @@ def read_pairs(pairs: list[str]) -> dict[str, Any]:
     return settings
 
 
+def read_resources(text: str | None) -> dict[str, float]:
+    """`CPU=0.5, GPU=1` as amounts by name."""
+    amounts = {}
+    for pair in filter(str.strip, (text or "").split(",")):
+        name, _, amount = pair.partition("=")
+        try:
+            amounts[name.strip()] = float(amount)
+            if not 0 <= amounts[name.strip()] < math.inf:
+                raise ValueError
+        except ValueError:
+            raise InputError(
+                f"--worker-resources {text!r}: write names and amounts, CPU=0.5, GPU=1"
+            ) from None
+    return amounts
+
+
 def resume(
     run: options.Run,
     out_folder: options.Records = Path("runs"),
@@ -136,6 +146,8 @@ def resume(
     data: options.Data = None,
     checkpoint_every: options.CheckpointEvery = "60s",
     worker_timeout: options.WorkerTimeout = 60.0,
+    address: options.Address = None,
+    worker_resources: options.WorkerResources = None,
     as_json: options.Json = False,
 ) -> None:
     """Go on with a run that was interrupted or killed; the result is the same to the bit."""
@@ -143,7 +155,9 @@ def resume(
     experiment = Experiment(**tomllib.loads(record.text))
     if experiment.id != record.path.name:
         raise InputError(f"{record.path} is not named by its id {experiment.id}; give the folder that name")
-    carry_out(experiment, record.path.parent, jobs, False, data, checkpoint_every, worker_timeout, as_json)
+    where = {"address": address, "worker_resources": read_resources(worker_resources)}
+    how = {"jobs": jobs, "data": data, "checkpoint_every": checkpoint_every, "worker_timeout": worker_timeout}
+    carry_out(experiment, record.path.parent, as_json, **how, **where)
 
 
 def replay_(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["SharedMemory", "attach", "pack", "tensor_in"]
+__all__ = ["LARGE", "SharedMemory", "attach", "pack", "tensor_from", "tensor_in"]
 
 LARGE = 1 << 20  # bytes from which an array is shared instead of sent
 

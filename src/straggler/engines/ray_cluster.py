@@ -1,0 +1,298 @@
+"""Real time on a Ray cluster: an actor per worker, wherever there is room, the server here."""
+
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from numpy.typing import NDArray
+from ray._private import ray_constants
+from ray._private import worker as ray_worker
+from ray.exceptions import RayError
+from torch import Tensor
+
+from straggler.catalogue import InputError
+from straggler.core import Arrival, Gradient
+from straggler.delays import Durations
+from straggler.engines.flat_pickle import Bytes, flatten, restore
+from straggler.engines.real_time import RealTime, Running, WorkerError
+from straggler.problem import Problem
+
+__all__ = ["RayCluster"]
+
+# Ray sends what is below 100 kB along with a call, and the rest through its object store. A vector in a few
+# small pieces is there twice as fast as through the store; beyond half a megabyte the store is faster.
+PIECE, ALONG = 90_000, 500_000
+
+Array = NDArray[Any]
+
+
+class Worker:
+    """Inside an actor: the problem, on memory that all actors of a node share."""
+
+    def __init__(self, packed: tuple[bytes, list[Bytes]], path: list[str]) -> None:
+        torch.set_num_threads(1)
+        sys.path.extend(folder for folder in path if folder not in sys.path)  # the user's own modules
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        self.packed = packed
+
+    def begin(self) -> tuple[str | None, int, str]:
+        """The error, if there is one, and where this is."""
+        error = None
+        try:
+            self.problem: Problem = restore(*self.packed)
+        except Exception:
+            error = traceback.format_exc()
+        return error, os.getpid(), str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+    def gradient(self, worker: int, index: int, buffers: Array, *pieces: Array) -> Any:
+        """What was found, or the error; the gradient in as many pieces as the model came in."""
+        x = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        began = time.perf_counter()
+        try:
+            found = self.problem.gradient(torch.from_numpy(x), torch.from_numpy(buffers), worker, index)
+            first, *rest = np.array_split(found.vector.numpy(), len(pieces))
+            outcome: Any = (found.loss, time.perf_counter() - began, found.buffers.numpy(), first)
+        except Exception:
+            outcome, rest = traceback.format_exc(), [x[:0]] * (len(pieces) - 1)
+        return [outcome, *rest] if rest else outcome
+
+
+@dataclass
+class Seat:
+    """The actor of a worker. It is asked one thing at a time, so that it computes nothing out of date."""
+
+    actor: Any
+    answers: list[Any]  # to what it was asked, all coming at once; empty: it is idle
+    launch: int = -1  # the job that it was asked for
+    ready: bool = False
+    pid: int = 0
+    node: str = ""
+
+
+class RayCluster(RealTime):
+    """A worker's death, or its node's, is an error instead of an answer.
+
+    The server holds a finished gradient back for its injected delay; the worker is idle meanwhile, and a
+    newer job begins at once.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        durations: Durations,
+        workers: int,
+        least: int | None = None,
+        timeout: float = math.inf,
+        failed: Callable[[float, int, str], None] = lambda time, worker, what: None,
+        address: str | None = None,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
+        super().__init__(problem, durations, workers, least, timeout, failed)
+        resources = {"CPU": 1.0, **(resources or {})}
+        size = problem.initial()[0].nbytes
+        self._by_store = size > ALONG
+        self._pieces = 1 if self._by_store else max(1, -(-size // PIECE))
+        self._seats: dict[int, Seat] = {}
+        self._held: dict[int, tuple[float, Gradient, float]] = {}  # finished, not to arrive before a time
+        self._models: list[tuple[Tensor, Any]] = []  # those in the object store
+        self._joined = join(address, workers, resources)
+        try:
+            check_room(self.least, resources)
+            self._actor = actor_class(resources)
+            self._problem = ray.put(flatten(problem))
+            for worker in range(workers):
+                self._begin(worker)
+            self._wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for seat in self._seats.values():
+            ray.kill(seat.actor)
+        if self._joined:
+            ray.shutdown()
+
+    def _ready(self, worker: int) -> bool:
+        return self._seats[worker].ready
+
+    def _begin(self, worker: int) -> None:
+        actor = self._actor.remote(self._problem, list(filter(None, sys.path)))
+        self._seats[worker] = Seat(actor, [actor.begin.remote()])
+
+    def _end(self, worker: int) -> str:
+        seat = self._seats[worker]
+        ray.kill(seat.actor)
+        return f"process {seat.pid} on {seat.node}" if seat.ready else "before it was up"
+
+    def _spoke(self, worker: int) -> bool:
+        answers = self._seats[worker].answers
+        return bool(answers and ray.wait(answers[:1], timeout=0)[0])
+
+    def _send(self, running: Running) -> None:
+        job, seat = running.job, self._seats[running.job.worker]
+        self._held.pop(job.worker, None)
+        if seat.answers:
+            return  # `_listen` sends it when they are here
+        running.since, seat.launch = self.now, job.launch
+        ask = seat.actor.gradient.options(num_returns=self._pieces)
+        answers = ask.remote(job.worker, job.index, job.buffers.numpy(), *self._model(job.x))
+        seat.answers = answers if self._pieces > 1 else [answers]
+
+    def _model(self, x: Tensor) -> list[Any]:
+        """A model as it is sent: in pieces, or by its place in the object store, where it is put once."""
+        if not self._by_store:
+            return np.array_split(x.numpy(), self._pieces)
+        needed = {id(x), *(id(running.job.x) for running in self._running.values())}
+        self._models = [(model, ref) for model, ref in self._models if id(model) in needed]
+        for model, ref in self._models:
+            if model is x:
+                return [ref]
+        self._models.append((x, ray.put(x.numpy())))
+        return [self._models[-1][1]]
+
+    def _hear(self, patience: float | None) -> Arrival | None:
+        due = min((time for time, *_ in self._held.values()), default=math.inf) - self.now
+        wait = max(0.0, min(due, math.inf if patience is None else patience))
+        asked = {seat.answers[0]: worker for worker, seat in self._seats.items() if seat.answers}
+        if asked:
+            answered, _ = ray.wait(list(asked), timeout=None if math.isinf(wait) else wait)
+            for ref in answered:
+                self._listen(asked[ref])
+        else:
+            time.sleep(wait)
+        return self._due()
+
+    def _due(self) -> Arrival | None:
+        """The first of those that were held back long enough."""
+        worker = min(self._held, key=lambda worker: self._held[worker][0], default=None)
+        if worker is None or self._held[worker][0] > self.now:
+            return None
+        _, gradient, compute = self._held.pop(worker)
+        return self._arrive(worker, gradient, compute)
+
+    def _listen(self, worker: int) -> None:
+        """The answer of a worker: it is up, or it has a result; or its end."""
+        seat, running = self._seats[worker], self._running.get(worker)
+        try:
+            outcome, *rest = ray.get(seat.answers)
+        except RayError:
+            self._replace(worker, "died")
+            return
+        seat.answers = []
+        if not seat.ready:
+            outcome, seat.pid, seat.node = outcome
+            seat.ready = True
+            self._is_up(worker)
+        if isinstance(outcome, str):
+            raise WorkerError(f"worker {worker} failed in the user's model or data:\n{outcome}")
+        if running is None:
+            return
+        if outcome is None or seat.launch != running.job.launch:
+            self._send(running)
+        else:
+            self._hold(worker, running, *outcome, *rest)
+
+    def _hold(
+        self, worker: int, running: Running, loss: float, compute: float, buffers: Array, *pieces: Array
+    ) -> None:
+        """Keep a gradient, in memory of its own, until its injected delay is over."""
+        gradient = Gradient(torch.from_numpy(np.concatenate(pieces)), loss, torch.from_numpy(buffers.copy()))
+        self._held[worker] = (self.now + running.delay, gradient, compute)
+        running.since = math.inf  # nobody waits for the worker now
+
+
+def join(address: str | None, workers: int, resources: Mapping[str, float]) -> bool:
+    """Join a cluster, or start Ray here; False if this process has one already, which it keeps."""
+    if ray.is_initialized():
+        return False
+    if address is not None:
+        check_reachable(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray_worker.print_to_stdstream = lambda *said, **how: None  # a death is reported by the run, once
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    with on_loopback(address is None), as_before(signal.SIGTERM):
+        if address is None:
+            cpus = max(1, math.ceil(workers * resources["CPU"]))
+            ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)
+            return True
+        try:
+            ray.init(address, **quiet)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise wrong_address(address, error) from None
+    return True
+
+
+def check_reachable(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        return  # a name that Ray knows, such as auto
+    try:
+        socket.create_connection((host.removeprefix("ray://"), int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        raise wrong_address(address, error) from None
+
+
+def wrong_address(address: str, error: Exception) -> InputError:
+    said = str(error).strip().splitlines()[0].rstrip(".")
+    return InputError(
+        f"--address {address}: {said}; give what `ray start --head` says, or auto on a node of the cluster"
+    )
+
+
+@contextmanager
+def on_loopback(wanted: bool) -> Iterator[None]:
+    """A Ray that is started meanwhile is for this machine only: its ports are not open to others."""
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = before and not wanted
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def as_before(number: signal.Signals) -> Iterator[None]:
+    """Keep the handler of a signal, whatever Ray makes of it."""
+    handler = signal.getsignal(number)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(number, handler)
+
+
+def check_room(workers: int, resources: Mapping[str, float]) -> None:
+    """Refuse what could only wait for ever."""
+    wanted = {name: amount for name, amount in resources.items() if amount > 0}
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    places = sum(
+        min((int(node.get(name, 0) / amount + 1e-9) for name, amount in wanted.items()), default=workers)
+        for node in nodes
+    )
+    if places < workers:
+        each = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items())
+        raise InputError(
+            f"{workers} workers of {each} each do not fit on {len(nodes)} nodes with room for {places}; "
+            f"use fewer, or less for each (--worker-cpus 0.5)"
+        )
+
+
+def actor_class(resources: Mapping[str, float]) -> Any:
+    """Worker as an actor that needs so much, spread over the nodes."""
+    custom = dict(resources)
+    cpus, gpus = custom.pop("CPU"), custom.pop("GPU", 0.0)
+    ask = ray.remote(num_cpus=cpus, num_gpus=gpus, resources=custom, scheduling_strategy="SPREAD")
+    return ask(Worker)
