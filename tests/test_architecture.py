@@ -29,7 +29,7 @@ LEVELS = [
     {"core"},
     {"train", "delays", "data", "record", "checkpoint"},
     {"policies", "corrections", "optimizers", "methods", "problem", "engines"},
-    {"observe"},
+    {"observe", "speedup"},
     {"keeper"},
     {"run"},
     {"experiment"},

@@ -16,26 +16,22 @@ class StaleSynchronous(Policy):
     name: ClassVar[str] = "ssp"
     bound: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 3
 
-    _at: dict[int, int] = PrivateAttr()  # how many active workers have finished so many
-    _waiting: dict[int, list[int]] = PrivateAttr()  # who is idle, by how many it has finished
+    _at: dict[int, dict[int, None]] = PrivateAttr()  # the active workers that have finished so many
 
     def reset(self, server: Server) -> None:
-        self._at, self._waiting = {0: len(server.active)}, {}
+        self._at = {0: dict(server.active)}
 
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         server.merge(arrival)
         server.step()
-        self._advance(server, arrival.worker)
-        furthest = min(self._at, default=0) + self.bound
-        free = [clock for clock in self._waiting if clock <= furthest]
-        return sorted(worker for clock in free for worker in self._waiting.pop(clock))
-
-    def _advance(self, server: Server, worker: int) -> None:
-        """One more finished by this worker; clocks that nobody shows are forgotten, so there are few."""
+        worker, at = arrival.worker, self._at
         clock = server.finished[worker]
-        self._at[clock - 1] -= 1
-        if self._at[clock - 1] == 0:
-            del self._at[clock - 1]
         if worker in server.active:
-            self._at[clock] = self._at.get(clock, 0) + 1
-            self._waiting.setdefault(clock, []).append(worker)
+            at.setdefault(clock, {})[worker] = None
+        del at[clock - 1][worker]
+        if at[clock - 1]:  # the slowest are where they were, so nobody else may go on
+            return (worker,) if clock <= min(at) + self.bound else ()
+        del at[clock - 1]  # clocks that nobody shows are forgotten, so there are few
+        furthest = min(at, default=0) + self.bound
+        free = (others for clock, others in at.items() if clock <= furthest)
+        return sorted(worker for others in free for worker in others if worker not in server.busy)
