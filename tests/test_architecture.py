@@ -33,7 +33,7 @@ LEVELS = [
     {"keeper"},
     {"run"},
     {"experiment"},
-    {"analysis", "progress", "replay"},
+    {"analysis", "landscape", "progress", "replay"},
     {"catalogues"},
     {"cli"},
 ]

@@ -11,7 +11,7 @@ from straggler.analysis.clusters import LATE, density_figure, density_rows, spee
 from straggler.analysis.style import FORMATS
 from straggler.analysis.tables import listing, number
 from straggler.catalogue import InputError, parse
-from straggler.cli.app import err, out
+from straggler.cli.app import check_suffix, err, out
 from straggler.delays import DELAYS, Durations, Law
 from straggler.progress import Bar
 from straggler.speedup import densities as sampled_densities
@@ -156,11 +156,6 @@ def check_durations(computes: list[Law], delays: list[Law], workers: int) -> Non
             Durations(compute, delays, workers, 0)
     except ValueError as error:
         raise InputError(f"with {workers} workers: {error}") from None
-
-
-def check_suffix(file: Path, allowed: tuple[str, ...]) -> None:
-    if file.suffix not in allowed:
-        raise InputError(f"--out {file}: the name must end with {', '.join(allowed)}")
 
 
 def write(frame: pl.DataFrame, file: Path) -> None:
