@@ -55,7 +55,8 @@ class Plane:
 
     def at(self, a: float, b: float) -> Vectors:
         """The weights at a point of the plane."""
-        return self.middle + a * self.directions[0] + b * self.directions[1]
+        point: Vectors = self.middle + a * self.directions[0] + b * self.directions[1]
+        return point
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def draw_top(figure: Figure, axes: Axes, points: pl.DataFrame, explained: Sequen
         style: dict[str, Any] = {"color": COLOURS[position % len(COLOURS)], "path_effects": outline}
         label = f"{run}: ends at {track['loss'][-1]:.3g}"
         axes.plot(track["a"], track["b"], label=label, linewidth=1.5, marker=".", markersize=4, **style)
-        axes.plot(track["a"][-1], track["b"][-1], marker="s", markersize=6, **style)
+        axes.plot(track["a"][-1], track["b"][-1], marker="s", markersize=5, **style)
     start = paths(points, "path")[0][1]
     axes.plot(start["a"][0], start["b"][0], "o", color="white", markeredgecolor="black", label="start")
     row, column = np.unravel_index(np.nanargmin(losses), losses.shape)
@@ -120,9 +120,10 @@ def draw_space(axes: Any, points: pl.DataFrame, explained: Sequence[float]) -> N
             track["a"][-1:], track["b"][-1:], level[-1:], color=colour, marker="s", markersize=5, zorder=6
         )
     ticks = np.log10(heights(losses)[:: max(1, LEVELS // 6)])
-    axes.set_zticks(ticks, [f"{10**tick:.2g}" for tick in ticks])
-    axes.set(xlabel=titled(0, explained), ylabel=titled(1, explained))
-    axes.set_zlabel("loss", labelpad=14)
+    axes.set_zticks(ticks, [f"{10**tick:.3g}" for tick in ticks])
+    axes.set_xlabel(titled(0, explained), labelpad=6)
+    axes.set_ylabel(titled(1, explained), labelpad=8)
+    axes.set_zlabel("loss", labelpad=10)
     axes.tick_params(labelsize=7)
     axes.view_init(elev=38, azim=-60)
     axes.set_box_aspect(None, zoom=0.82)  # room for the labels

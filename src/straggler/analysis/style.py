@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "FORMATS", "STYLE", "STYLES", "drawn", "line", "panels", "place_legend"]
+__all__ = ["COLOURS", "FORMATS", "STYLE", "STYLES", "drawn", "line", "panels", "place_legend", "plain_log"]
 
 # Okabe and Ito's palette: told apart by colour-blind readers and in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -24,6 +24,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "pdf.fonttype": 42,
 }
+LETTERS = 13  # of a legend on an inch
 FORMATS = (".png", ".pdf", ".svg")
 
 
@@ -61,4 +62,12 @@ def place_legend(figure: Figure, axes: Axes) -> None:
     if 1 < len(labels) <= 4 and max(map(len, labels)) <= 24:
         axes.legend(handles, labels, loc="best")
     elif len(labels) > 1:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
+        room = int(figure.get_figwidth() * LETTERS / (max(map(len, labels)) + 8))
+        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(room, 4, len(labels))))
+
+
+def plain_log(axes: Axes) -> None:
+    """A logarithmic scale upwards whose numbers are written out, between the powers of ten too."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
