@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
@@ -45,6 +45,13 @@ class Engine(Protocol):
 
 class Piece(Entry):
     """One of the three that decide; what it remembers of a run is in its private attributes."""
+
+    if not TYPE_CHECKING:  # else every name would be known
+
+        def __getattr__(self, name: str) -> Any:
+            """What it remembers, at once: pydantic's own search takes longer than many a policy."""
+            remembered = object.__getattribute__(self, "__pydantic_private__")
+            return remembered[name] if remembered and name in remembered else super().__getattr__(name)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep: tensors, numbers, and dictionaries of them."""

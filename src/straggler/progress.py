@@ -50,10 +50,12 @@ class Bar:
     def update(self, seen: Seen) -> None:
         accuracy = "" if seen.accuracy is None else f"  acc {seen.accuracy:.1f} %"
         facts = f"loss {seen.loss:.3f}{accuracy}  τ {seen.staleness:.1f}"
+        self.advance(seen.spent, facts, f"  {seen.seconds:.0f} s")
+
+    def advance(self, done: float, facts: str, clock: str = "") -> None:
+        """So much of it is done, from 0 to 1; a line has no bar and so shows the clock."""
         if self._live is not None:
-            self._live.update(self._task, total=1.0, completed=seen.spent, facts=facts)
+            self._live.update(self._task, total=1.0, completed=done, facts=facts)
         elif time.monotonic() - self._told > LINE_SECONDS:
             self._told = time.monotonic()
-            self.console.print(
-                f"{self.title}: {seen.spent:4.0%}  {seen.seconds:.0f} s  {facts}", markup=False
-            )
+            self.console.print(f"{self.title}: {done:4.0%}{clock}  {facts}", markup=False)

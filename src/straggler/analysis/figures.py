@@ -9,20 +9,10 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from straggler.analysis.style import COLOURS, STYLE, STYLES
 from straggler.record import Record
 
-__all__ = ["COLOURS", "comparison_figure", "error_against_workers"]
-
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-STYLES = ("-", "--", "-.", ":")
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-}
+__all__ = ["comparison_figure", "error_against_workers"]
 
 
 def comparison_figure(records: Mapping[str, Record], target: float, path: Path) -> Path:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from straggler.catalogue import InputError
 from straggler.record import Record
 
-__all__ = ["app", "complain", "err", "find", "out"]
+__all__ = ["app", "check_suffix", "complain", "err", "find", "out"]
 
 app = typer.Typer(
     help="What happens to SGD when workers are not equally fast.\n\n"
@@ -33,6 +33,12 @@ def find(run: str, folder: Path) -> Record:
             f"{run!r} names {len(matches)} runs in {folder}; give a folder, or more of the id, or --out"
         )
     return Record(matches[0])
+
+
+def check_suffix(file: Path, allowed: tuple[str, ...]) -> None:
+    """Refuse a name that does not say what is to be written."""
+    if file.suffix not in allowed:
+        raise InputError(f"--out {file}: the name must end with {', '.join(allowed)}")
 
 
 def complain(message: str, code: int) -> NoReturn:

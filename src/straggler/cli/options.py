@@ -33,6 +33,8 @@ __all__ = [
     "Policy",
     "Records",
     "Run",
+    "Runs",
+    "RunsFolder",
     "Schedule",
     "Seconds",
     "Seed",
@@ -52,6 +54,10 @@ __all__ = [
 WHAT, HOW, WHO, LONG, SEEN = "What is trained", "How", "By whom", "How long", "What is kept and shown"
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, or the beginning of its id.")]
+Runs = Annotated[
+    list[str], typer.Argument(metavar="RUN…", help="Folders of runs, or the beginnings of their ids.")
+]
+RunsFolder = Annotated[Path, typer.Option("--runs", help="Where records are.")]
 Records = Annotated[Path, typer.Option("--out", help="Where records are.")]
 
 Dataset = Annotated[

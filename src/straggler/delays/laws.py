@@ -141,7 +141,10 @@ class GammaMachines(Law):
     cv_task: NotNegative
 
     def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
-        machine = gamma(term.machine_rng(worker), self.mean, self.cv_machine, 1)[0]
+        machine = term.memory.get(worker)
+        if machine is None:
+            machine = gamma(term.machine_rng(worker), self.mean, self.cv_machine, 1)[0]
+            term.memory[worker] = machine
         return gamma(term.rng(worker, number), machine, self.cv_task, compute.size)
 
 

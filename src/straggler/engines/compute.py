@@ -1,6 +1,7 @@
 """Gradients and evaluations of one problem, here or on a pool of processes: the same bits either way."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
@@ -59,6 +60,26 @@ class Compute:
     def evaluation_tasks(self, x: Tensor, buffers: Tensor, split: Split) -> list[Task]:
         """All chunks of a split, in order."""
         return [Task(("evaluate", split, chunk), x, buffers) for chunk in range(self.problem.chunks(split))]
+
+    def evaluate_each(self, models: Iterable[tuple[Tensor, Tensor]], split: Split) -> Iterator[list[Chunk]]:
+        """The same of one model after another; the next are begun while the first are waited for."""
+        parts = range(self.problem.chunks(split))
+        tasks = (Task(("evaluate", split, part), *model) for model in models for part in parts)
+        begun, chunks = deque[Task](), list[Chunk]()
+
+        def soonest() -> Task | None:
+            if (task := next(tasks, None)) is not None:
+                begun.append(task)
+            return task
+
+        while True:
+            self.ahead(soonest, urgent=True)
+            if not begun and soonest() is None:
+                return
+            chunks.append(self.result(begun.popleft()))
+            if len(chunks) == len(parts):
+                yield chunks
+                chunks = []
 
     def close(self) -> None: ...
 

@@ -69,19 +69,18 @@ class Hybrid(Policy):
 
     def _fewest(self, server: Server, counting: list[int]) -> int:
         """The least that an active worker pushed, with those named counted once more."""
-        return min((self._pushes[w] + (w in counting) for w in server.active), default=max(self._pushes))
+        pushes = self._pushes
+        return min((pushes[w] + (w in counting) for w in server.active), default=max(pushes))
 
     def _iterate(self, server: Server) -> list[int]:
         """Collect what is usable, in order of arrival; with k of them step, and iterate again."""
-        most, wanted = (
-            self._least + self.staleness_tolerance,
-            self.num_workers_ps_update - len(self._collected),
-        )
-        for usable in [a for a in server.aside if self._pushes[a.worker] <= most][:wanted]:
+        pushes, collected = self._pushes, self._collected
+        most, wanted = self._least + self.staleness_tolerance, self.num_workers_ps_update - len(collected)
+        for usable in [a for a in server.aside if pushes[a.worker] <= most][:wanted]:
             server.aside.remove(usable)
             server.merge(usable)
-            self._collected.append(usable.worker)
-        if len(self._collected) < self.num_workers_ps_update:
+            collected.append(usable.worker)
+        if len(collected) < self.num_workers_ps_update:
             return []
         return self._step(server) + self._iterate(server)
 
@@ -90,9 +89,10 @@ class Hybrid(Policy):
         if (server.k - 1) % self.pull_weights_interval == 0:
             self._pulled = (server.k, server.x)
         version, x = self._pulled
+        pushes, given = self._pushes, self._given
         for worker in self._collected:
-            self._pushes[worker] += 1
-            self._given[worker] = (version, server.optimizer.send(x, server.lr, worker))
+            pushes[worker] += 1
+            given[worker] = (version, server.optimizer.send(x, server.lr, worker))
         self._least = self._fewest(server, counting=[])
         collected, self._collected = self._collected, []
         return [worker for worker in collected if worker not in server.busy]  # one may have come back

@@ -17,48 +17,38 @@ class StaleSynchronous(Policy):
     bound: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 3
 
     _clock: list[int] = PrivateAttr()  # gradients of each worker; one that comes back starts at the slowest
-    _at: dict[int, int] = PrivateAttr()  # how many active workers show so many
-    _waiting: dict[int, list[int]] = PrivateAttr()  # who is idle, by its clock
+    _at: dict[int, dict[int, None]] = PrivateAttr()  # the active workers by their clocks
 
     def reset(self, server: Server) -> None:
-        self._clock = [0] * len(server.finished)
-        self._at, self._waiting = {0: len(server.active)}, {}
+        self._clock, self._at = [0] * len(server.finished), {0: dict(server.active)}
 
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         server.merge(arrival)
         server.step()
-        self._leave(arrival.worker)
-        self._clock[arrival.worker] += 1
-        if arrival.worker in server.active:
-            self._show(arrival.worker)
-            self._waiting.setdefault(self._clock[arrival.worker], []).append(arrival.worker)
-        return self._freed()
+        worker, at = arrival.worker, self._at
+        clock = self._clock[worker] = self._clock[worker] + 1
+        if worker in server.active:
+            at.setdefault(clock, {})[worker] = None
+        del at[clock - 1][worker]
+        if at[clock - 1]:  # the slowest are where they were, so nobody else may go on
+            return (worker,) if clock <= min(at) + self.bound else ()
+        del at[clock - 1]  # clocks that nobody shows are forgotten, so there are few
+        return self._free(server)
 
     def joined(self, server: Server, worker: int) -> Iterable[int]:
-        self._clock[worker] = max(self._clock[worker], min(self._at, default=0))
-        self._show(worker)
+        clock = self._clock[worker] = max(self._clock[worker], min(self._at, default=0))
+        self._at.setdefault(clock, {})[worker] = None
         return (worker,)
 
     def left(self, server: Server, worker: int) -> Iterable[int]:
-        self._leave(worker)
-        idle = self._waiting.get(self._clock[worker], [])
-        if worker in idle:
-            idle.remove(worker)
-        return self._freed()
-
-    def _show(self, worker: int) -> None:
         clock = self._clock[worker]
-        self._at[clock] = self._at.get(clock, 0) + 1
-
-    def _leave(self, worker: int) -> None:
-        """This worker's clock no longer counts; those that nobody shows are forgotten, so there are few."""
-        clock = self._clock[worker]
-        self._at[clock] -= 1
-        if self._at[clock] == 0:
+        del self._at[clock][worker]
+        if not self._at[clock]:
             del self._at[clock]
+        return self._free(server)
 
-    def _freed(self) -> list[int]:
+    def _free(self, server: Server) -> list[int]:
         """Who is idle and within the bound of the slowest."""
         furthest = min(self._at, default=0) + self.bound
-        free = [clock for clock in self._waiting if clock <= furthest]
-        return sorted(worker for clock in free for worker in self._waiting.pop(clock))
+        near = (others for clock, others in self._at.items() if clock <= furthest)
+        return sorted(worker for others in near for worker in others if worker not in server.busy)

@@ -1,0 +1,53 @@
+"""Every figure that can be drawn of runs, by name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from straggler.analysis.curves import accuracy_figure, gap_figure, loss_figure
+from straggler.analysis.outcomes import error_figure, heat_figure, outcomes, pareto_figure
+from straggler.analysis.workers import staleness_figure, timeline_figure, workers_figure
+from straggler.record import Record
+
+__all__ = ["KINDS", "Kind"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A figure of runs."""
+
+    summary: str
+    draw: Callable[[Mapping[str, Record], Path, str], Path]  # runs by name, where to, against what
+
+
+def of_runs(draw: Callable[[Mapping[str, Record], Path], Path]) -> Callable[..., Path]:
+    """A figure that has its own axes."""
+    return lambda records, path, against: draw(records, path)
+
+
+def of_outcomes(draw: Callable[[pl.DataFrame, Path], Path]) -> Callable[..., Path]:
+    """A figure of what came out only."""
+    return lambda records, path, against: draw(outcomes(records), path)
+
+
+KINDS: dict[str, Kind] = {
+    "accuracy": Kind(
+        "test accuracy, and training accuracy if measured, --against time or work", accuracy_figure
+    ),
+    "loss": Kind("test loss, and the loss in training, --against time or work", loss_figure),
+    "gap": Kind("how far the model moved while a gradient was computed, and staleness", gap_figure),
+    "staleness": Kind("histogram: the share of gradients at each staleness", of_runs(staleness_figure)),
+    "timeline": Kind("who computes, waits or is cancelled when, a row per worker", of_runs(timeline_figure)),
+    "workers": Kind(
+        "each worker's loss and batches, and the weights' norm, over time", of_runs(workers_figure)
+    ),
+    "pareto": Kind(
+        "final accuracy against training time, and the runs that none beats", of_outcomes(pareto_figure)
+    ),
+    "heatmap": Kind("final accuracy by learning rate and momentum", of_outcomes(heat_figure)),
+    "error": Kind(
+        "test error against the number of workers, with intervals over seeds", of_outcomes(error_figure)
+    ),
+}

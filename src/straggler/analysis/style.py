@@ -1,0 +1,73 @@
+"""How all figures look: one palette, one style, one way onto the disk."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+__all__ = ["COLOURS", "FORMATS", "STYLE", "STYLES", "drawn", "line", "panels", "place_legend", "plain_log"]
+
+# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+STYLES = ("-", "--", "-.", ":")
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "svg.fonttype": "none",  # text stays text
+    "pdf.fonttype": 42,
+}
+LETTERS = 13  # of a legend on an inch
+FORMATS = (".png", ".pdf", ".svg")
+
+
+def line(position: int) -> dict[str, Any]:
+    """Colour and dashes of the position-th line: no two of the first 32 are alike."""
+    return {
+        "color": COLOURS[position % len(COLOURS)],
+        "linestyle": STYLES[(position + position // len(COLOURS)) % len(STYLES)],
+    }
+
+
+@contextmanager
+def drawn(path: Path, width: float, height: float, dpi: int = 150) -> Iterator[Figure]:
+    """A figure to draw on; afterwards it is in the file, whole or not at all."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            figure.savefig(temporary, dpi=dpi, format=path.suffix.removeprefix("."))
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def panels(figure: Figure, rows: int, columns: int, **more: Any) -> list[Axes]:
+    """Axes in a grid, row by row."""
+    return list(figure.subplots(rows, columns, squeeze=False, **more).flat)
+
+
+def place_legend(figure: Figure, axes: Axes) -> None:
+    """Inside where a few lines leave room, else beside the panels."""
+    handles, labels = axes.get_legend_handles_labels()
+    if 1 < len(labels) <= 4 and max(map(len, labels)) <= 24:
+        axes.legend(handles, labels, loc="best")
+    elif len(labels) > 1:
+        room = int(figure.get_figwidth() * LETTERS / (max(map(len, labels)) + 8))
+        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(room, 4, len(labels))))
+
+
+def plain_log(axes: Axes) -> None:
+    """A logarithmic scale upwards whose numbers are written out, between the powers of ten too."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")

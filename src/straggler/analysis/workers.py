@@ -1,0 +1,157 @@
+"""What each worker did: staleness, timelines, losses and speeds."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from straggler.analysis.curves import thinned, time_label
+from straggler.analysis.style import COLOURS, drawn, line, panels, plain_log
+from straggler.record import Record
+
+__all__ = ["spans", "staleness_figure", "timeline_figure", "workers_figure"]
+
+BARS = 30  # jobs per worker on a timeline: more could not be told apart
+WIDEST = 40  # bins of a histogram
+LINES = 12  # workers with a line of their own
+KINDS = {
+    "applied": ("computing, used", COLOURS[0]),
+    "dropped": ("computed for nothing: dropped", COLOURS[4]),
+    "cancelled": ("cancelled", COLOURS[1]),
+    "waiting": ("waiting", "0.85"),
+}
+
+
+def staleness_figure(records: Mapping[str, Record], path: Path) -> Path:
+    """The share of arrivals at each staleness."""
+    counts = {name: staleness_of(record) for name, record in records.items()}
+    most = max((int(found.max()) for found in counts.values() if len(found)), default=0)
+    width = -(-(most + 1) // WIDEST)
+    edges = np.arange(0, most + width + 1, width)
+    with drawn(path, 6.5, 3.6) as figure:
+        axes = panels(figure, 1, 1)[0]
+        for position, (name, found) in enumerate(counts.items()):
+            shares = 100 * np.histogram(found, edges)[0] / max(1, len(found))
+            label = f"{name} (mean {found.mean():.2f})" if len(found) else name
+            bar = 0.84 * width / len(counts)
+            places = edges[:-1] + (position - (len(counts) - 1) / 2) * bar + (width - 1) / 2
+            axes.bar(places, shares, bar, color=line(position)["color"], label=label)
+        axes.set(xlabel="staleness (updates)", ylabel="share of gradients (%)")
+        if most < 25:
+            axes.set_xticks(range(most + 1))
+        axes.legend(loc="best")
+    return path
+
+
+def staleness_of(record: Record) -> np.ndarray[Any, Any]:
+    return record.arrivals.filter(pl.col("decision") != "cancelled")["staleness"].to_numpy()
+
+
+def spans(arrivals: pl.DataFrame) -> pl.DataFrame:
+    """Every job, and every wait before one, as (worker, begin, end, kind).
+
+    When a cancelled job began is not recorded; it follows: when its worker was last heard of, or, if that was
+    earlier, when the server made the version that the job carries.
+    """
+    steps = arrivals.filter(pl.col("decision") == "applied")["time"]
+    made = pl.concat([pl.Series("made", [0.0]), steps.alias("made")])
+    versions = pl.col("version").clip(0, len(steps))
+    ordered = arrivals.with_columns(made.gather(arrivals.select(versions).to_series()).alias("made"))
+    heard = pl.col("time").shift(1).over("worker").fill_null(0.0)
+    jobs = ordered.with_columns(heard=heard).with_columns(
+        begin=pl.coalesce("started", pl.max_horizontal("heard", "made"))
+    )
+    kind = (
+        pl.when(pl.col("decision") == "held").then(pl.lit("applied")).otherwise(pl.col("decision").cast(str))
+    )
+    work = jobs.select("worker", "begin", pl.col("time").alias("end"), kind.alias("kind"))
+    waits = jobs.filter(pl.col("begin") > pl.col("heard")).select(
+        "worker",
+        pl.col("heard").alias("begin"),
+        pl.col("begin").alias("end"),
+        pl.lit("waiting").alias("kind"),
+    )
+    return pl.concat([work, waits]).sort("begin", "worker")
+
+
+def timeline_figure(records: Mapping[str, Record], path: Path) -> Path:
+    """Who computes, waits or is cancelled when: the beginning of each run."""
+    every = {name: spans(record.arrivals) for name, record in records.items()}
+    ends = [window(table) for table in every.values() if len(table)]
+    end = min(ends, default=1.0)
+    most = max((table["worker"].n_unique() for table in every.values()), default=1)
+    with drawn(path, 9, 0.7 + len(every) * (0.9 + 0.16 * min(most, 40))) as figure:
+        rows = panels(figure, len(every), 1, sharex=True)
+        for axes, (name, table) in zip(rows, every.items(), strict=True):
+            draw_spans(axes, table.filter(pl.col("begin") < end), end)
+            whole = float(table["end"].max() or 0.0)  # type: ignore[arg-type]
+            part = f": the first {end:,.4g} of {whole:,.4g} s" if whole > end else ""
+            axes.set_title(f"{name}{part}", fontsize=9, loc="left")
+        rows[-1].set_xlabel(time_label(records))
+        seen = {kind for table in every.values() for kind in table["kind"].unique()}
+        patches = [
+            Patch(color=colour, label=label) for kind, (label, colour) in KINDS.items() if kind in seen
+        ]
+        figure.legend(handles=patches, loc="outside lower center", ncols=4)
+    return path
+
+
+def window(table: pl.DataFrame) -> float:
+    """How far to look so that there are not too many bars."""
+    busy = table.filter(pl.col("kind") != "waiting").sort("begin")
+    most = BARS * busy["worker"].n_unique()
+    return float(busy["end"].max() if len(busy) <= most else busy["begin"][most])  # type: ignore[arg-type]
+
+
+def draw_spans(axes: Axes, table: pl.DataFrame, end: float) -> None:
+    for (worker, kind), group in table.group_by(["worker", "kind"], maintain_order=True):
+        bars = list(zip(group["begin"], group["end"] - group["begin"], strict=True))
+        style: dict[str, Any] = {"facecolor": KINDS[str(kind)][1], "edgecolor": "white", "linewidth": 0.4}
+        if kind == "cancelled":
+            style["hatch"] = "////"
+        axes.broken_barh(bars, (int(worker) - 0.4, 0.8), **style)
+    workers = sorted(table["worker"].unique())
+    shown = workers if len(workers) <= 20 else workers[:: -(-len(workers) // 16)]
+    axes.set(ylabel="worker", xlim=(0, end))
+    axes.set_yticks(shown)
+    axes.grid(visible=False)
+    axes.invert_yaxis()
+
+
+def workers_figure(records: Mapping[str, Record], path: Path) -> Path:
+    """Loss of every worker, norm of the weights, and batches done, over time (EPFL, figures 3 to 5)."""
+    with drawn(path, 11, 3.2 * len(records) + 0.4) as figure:
+        rows = panels(figure, len(records), 3)
+        for row, (name, record) in enumerate(records.items()):
+            loss, norm, batches = rows[3 * row : 3 * row + 3]
+            draw_workers(loss, batches, record.arrivals)
+            table = thinned(
+                record.arrivals.filter(pl.col("decision") != "cancelled"), "time", ["weight_norm"]
+            )
+            norm.plot(table["time"], table["weight_norm"], color=COLOURS[6], linewidth=1.4)
+            loss.set(ylabel="loss of a batch", title=f"{name}: loss")
+            plain_log(loss)
+            norm.set(ylabel="L2 norm", title="weights")
+            batches.set(ylabel="batches", title="batches done")
+            for axes in (loss, norm, batches):
+                axes.set_xlabel(time_label(records))
+        figure.legend(*rows[2].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    return path
+
+
+def draw_workers(loss: Axes, batches: Axes, arrivals: pl.DataFrame) -> None:
+    """A line per worker; of many, those evenly spread by number. One that never delivers stays at 0."""
+    workers = sorted(arrivals["worker"].unique())
+    last = arrivals["time"].max()
+    for position, worker in enumerate(workers[:: -(-len(workers) // LINES)]):
+        mine = arrivals.filter((pl.col("worker") == worker) & (pl.col("decision") != "cancelled"))
+        seen = thinned(mine.filter(pl.col("loss").is_finite()), "time", ["loss"])
+        loss.plot(seen["time"], seen["loss"], linewidth=1, **line(position))
+        times, done = [0.0, *mine["time"], last], [*range(len(mine) + 1), len(mine)]
+        each = -(-len(times) // (10 * LINES * LINES))
+        label = f"worker {worker}"
+        batches.plot(times[::each], done[::each], label=label, linewidth=1.4, **line(position))

@@ -1,0 +1,98 @@
+"""Clusters of many sizes under several methods: speed-ups over one worker, and how long batches take."""
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import polars as pl
+
+from straggler.catalogue import InputError, parse, split_call, suggestion
+from straggler.core import Policy
+from straggler.delays import BLOCK, Durations, Law
+from straggler.methods import METHODS
+from straggler.policies import POLICIES, Hybrid, KAsync, KBatchAsync, KBatchSync, KSync, Synchronous
+from straggler.speedup.tallies import tally
+
+__all__ = ["densities", "mean_seconds", "policy_of", "speedups"]
+
+SAMPLED_WORKERS = 20_000  # for densities: machines drawn, a block of jobs each
+
+
+def policy_of(text: str, workers: int) -> Policy:
+    """A method's policy, or a policy; `50%` in it is that share of the workers, rounded, at least 1."""
+
+    def share(match: re.Match[str]) -> str:
+        return str(max(1, round(float(match[1]) * workers / 100)))
+
+    try:
+        name = split_call(text.replace("%", ""))[0]
+        if text == name and name in METHODS:
+            text = METHODS[name].policy
+        elif name not in POLICIES:
+            raise ValueError(f"unknown method or policy {name!r}; {suggestion(name, [*METHODS, *POLICIES])}")
+        policy = parse(re.sub(r"([\d.]+)%", share, text), POLICIES, "policy")
+        policy.check(workers)
+    except ValueError as error:
+        raise InputError(f"--method {text!r}: {error}") from None
+    return policy
+
+
+def speedups(
+    methods: Sequence[str],
+    computes: Sequence[Law],
+    delays: Sequence[Law],
+    workers: Sequence[int],
+    batches: int,
+    seeds: Sequence[int],
+    unit: float | None = None,
+    progress: Callable[[float, str], None] = lambda done, what: None,
+) -> pl.DataFrame:
+    """Gradients used per `unit` of seconds: a row per cluster, method, size and seed.
+
+    Every method goes on until it has used so many batches per worker, or a few more to end with a step.
+    Without a unit it is the mean time of a batch, over the workers and seeds of the largest cluster.
+    """
+    rows, done, whole = list[dict[str, object]](), 0, len(computes) * len(seeds) * sum(workers) * len(methods)
+    for compute in computes:
+        seconds = unit or mean_seconds(compute, delays, max(workers), seeds)
+        for size in workers:
+            for method in methods:
+                policy = policy_of(method, size)
+                updates = -(-batches * size // used_by_a_step(policy, size))
+                for seed in seeds:
+                    progress(done / whole, f"{method} × {size:,}")
+                    seen = tally(policy, Durations(compute, delays, size, seed), updates)
+                    facts = {"cluster": str(compute), "method": method, "workers": size, "seed": seed}
+                    speed = seen.applied * seconds / seen.seconds
+                    rows.append(facts | {"speedup": speed, "unit": seconds} | vars(seen))
+                    done += size
+    return pl.DataFrame(rows)
+
+
+def used_by_a_step(policy: Policy, workers: int) -> int:
+    """How many gradients the policy makes a step of."""
+    match policy:
+        case Synchronous():
+            return workers
+        case Hybrid(num_workers_ps_update=k) | KSync(k=k) | KBatchSync(k=k) | KAsync(k=k) | KBatchAsync(k=k):
+            return int(k)
+    return 1
+
+
+def mean_seconds(compute: Law, delays: Sequence[Law], workers: int, seeds: Sequence[int]) -> float:
+    """What a batch takes: the mean over the first jobs of every worker and seed."""
+    clusters = [Durations(compute, delays, workers, seed) for seed in seeds]
+    return float(np.mean([cluster.block(worker, 0) for cluster in clusters for worker in range(workers)]))
+
+
+def densities(computes: Sequence[Law], delays: Sequence[Law], seed: int) -> pl.DataFrame:
+    """Seconds of many batches, each machine drawn anew: a row per cluster and batch."""
+    frames = []
+    for compute in computes:
+        cluster = Durations(compute, delays, SAMPLED_WORKERS, seed)
+        blocks = [cluster.block(worker, 0) for worker in range(SAMPLED_WORKERS)]
+        seconds = np.concatenate(blocks)
+        frames.append(
+            pl.DataFrame({"cluster": [str(compute)] * (SAMPLED_WORKERS * BLOCK), "seconds": seconds})
+        )
+    return pl.concat(frames)

@@ -1,0 +1,255 @@
+"""Figures show what the records say; every kind is drawn, in every format, whole or not at all."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from matplotlib.figure import Figure
+from typer.testing import CliRunner
+
+from straggler.analysis import style
+from straggler.analysis.curves import progressed, thinned
+from straggler.analysis.intervals import interval, plus_minus
+from straggler.analysis.kinds import KINDS
+from straggler.analysis.labels import named
+from straggler.analysis.outcomes import heat_figure, outcomes, pareto
+from straggler.analysis.workers import spans
+from straggler.catalogue import InputError
+from straggler.cli import app
+from straggler.experiment import Experiment
+from straggler.record import Record
+
+pytestmark = pytest.mark.timeout(120)
+POLICIES = ("asynchronous", "synchronous", "k-sync(k=2)", "ssp(bound=1.0)", "k-batch-sync(k=3)")
+
+
+def trained(folder: Path, **settings: Any) -> Record:
+    defaults = {"dataset": "quadratic(noise=0.1)", "workers": 4, "lr": 0.05, "gradients": 200}
+    slow = {"compute": "gamma(mean=1, cv=0.3)", "delay": "constant(2, workers=[0])", "eval_every": 0.02}
+    return Experiment(**defaults | slow | settings).run(folder, jobs=1)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    folder = tmp_path_factory.mktemp("runs")
+    return named([trained(folder, policy=policy) for policy in POLICIES])
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """A run with classes: the figures of accuracy need one."""
+    folder = tmp_path_factory.mktemp("digits")
+    return trained(folder, dataset="digits", model="asu-mnist", gradients=60, eval_every=0.5, delay=[])
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures as they are when they are saved."""
+    seen: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (seen.append(self), save(self, *a, **k))[1])
+    return seen
+
+
+# Every kind.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_drawn(kind: str, runs: dict[str, Record], digits: Record, tmp_path: Path) -> None:
+    records = {"digits": digits} if kind in ("accuracy", "pareto", "heatmap", "error") else runs
+    for suffix in style.FORMATS:
+        target = tmp_path / f"{kind}{suffix}"
+        assert KINDS[kind].draw(records, target, "updates") == target
+        assert target.stat().st_size > 3_000
+    assert len(list(tmp_path.iterdir())) == len(style.FORMATS)  # nothing half-written is left
+
+
+@pytest.mark.parametrize("against", ["seconds", "updates", "epochs", "gradients"])
+def test_a_curve_is_the_record_s(against: str, digits: Record, tmp_path: Path, drawn: list[Figure]) -> None:
+    KINDS["accuracy"].draw({"a": digits}, tmp_path / "a.svg", against)
+    line = drawn[0].axes[0].get_lines()[0]
+    assert line.get_xdata().tolist() == digits.curve[against].to_list()  # type: ignore[union-attr]
+    assert line.get_ydata().tolist() == digits.curve["test_accuracy"].to_list()  # type: ignore[union-attr]
+
+
+def test_staleness_bars_add_up(runs: dict[str, Record], tmp_path: Path, drawn: list[Figure]) -> None:
+    KINDS["staleness"].draw(runs, tmp_path / "s.svg", "")
+    for bars in drawn[0].axes[0].containers:
+        assert sum(bar.get_height() for bar in bars) == pytest.approx(100)  # type: ignore[attr-defined]
+
+
+def test_a_figure_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "f.png"
+    target.write_text("old")
+    with pytest.raises(ZeroDivisionError), style.drawn(target, 2, 2):
+        raise ZeroDivisionError
+    assert target.read_text() == "old" and list(tmp_path.iterdir()) == [target]
+
+
+# The timeline.
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_spans_fill_every_worker_s_time(policy: str, runs: dict[str, Record]) -> None:
+    """Work and waits of a worker follow each other without a hole or an overlap, from 0 on."""
+    arrivals = runs[policy].arrivals
+    table = spans(arrivals)
+    assert len(table.filter(pl.col("kind") != "waiting")) == len(arrivals)
+    for _, mine in table.group_by("worker"):
+        mine = mine.sort("begin", "end")
+        assert mine["begin"][0] == 0
+        assert mine["begin"].to_list()[1:] == mine["end"].to_list()[:-1]
+
+
+def test_spans_know_when_cancelled_jobs_began(runs: dict[str, Record]) -> None:
+    """In K-sync every round starts together, when the last one ended."""
+    table = spans(runs["k-sync(k=2)"].arrivals)
+    ends = set(table.filter(kind="cancelled")["end"]) | {0.0}
+    assert set(table.filter(kind="cancelled")["begin"]) <= ends
+    assert set(table.filter(kind="applied")["begin"]) <= ends
+    slow = table.filter(worker=0)
+    assert set(slow["kind"]) == {"cancelled"}
+
+
+def test_nobody_waits_in_an_asynchronous_run(runs: dict[str, Record]) -> None:
+    assert set(spans(runs["asynchronous"].arrivals)["kind"]) == {"applied"}
+    waits = spans(runs["synchronous"].arrivals).filter(kind="waiting")
+    assert 0 not in waits["worker"] and waits["worker"].n_unique() == 3  # the slow one is waited for
+
+
+def test_long_timelines_are_cut_and_say_so(tmp_path: Path, drawn: list[Figure]) -> None:
+    long = trained(tmp_path, gradients=3000, eval_every=0)
+    KINDS["timeline"].draw({"run": long}, tmp_path / "t.svg", "")
+    axes = drawn[0].axes[0]
+    bars = sum(len(collection.get_paths()) for collection in axes.collections)
+    assert bars < 200
+    assert "the first" in axes.get_title(loc="left")
+
+
+# Thinning.
+
+
+def test_thinning_keeps_means_and_few_points() -> None:
+    table = pl.DataFrame({"time": np.arange(10_000.0), "gap": np.arange(10_000.0) ** 2})
+    thin = thinned(table, "time", ["gap"])
+    assert 100 <= len(thin) <= 120
+    assert thin["time"][0] == table["time"][:84].mean()
+    assert thin["gap"][0] == pytest.approx(table["gap"][:84].mean())
+    short = table.head(50)
+    assert thinned(short, "time", ["gap"]).select("time", "gap").equals(short)
+
+
+def test_progress_of_arrivals_ends_where_the_run_did(runs: dict[str, Record]) -> None:
+    for record in runs.values():
+        last = progressed(record).row(-1, named=True)
+        assert last["gradients"] == record.summary["gradients"]
+        assert last["epochs"] == pytest.approx(record.summary["epochs"])
+        assert last["updates"] <= record.summary["updates"]
+
+
+# Many runs.
+
+
+def front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    seconds, accuracy = zip(*points, strict=True)
+    table = pl.DataFrame(
+        {"seconds": seconds, "accuracy": accuracy}, schema={"seconds": float, "accuracy": float}
+    )
+    return pareto(table).rows()
+
+
+def test_the_front_is_what_none_beats() -> None:
+    assert front([(1, 50), (2, 60), (3, 55), (4, 70), (4, 65), (1, 40)]) == [(1, 50), (2, 60), (4, 70)]
+    points = [tuple(point) for point in np.random.default_rng(0).random((200, 2)).tolist()]
+    chosen = front(points)
+    for point in points:
+        beaten = any(s <= point[0] and a >= point[1] and (s, a) != point for s, a in points)
+        assert (point in chosen) is not beaten
+
+
+def test_the_map_marks_what_did_not_converge(tmp_path: Path, drawn: list[Figure]) -> None:
+    table = pl.DataFrame(
+        {
+            "lr": [0.1, 0.1, 0.2, 0.2],
+            "momentum": [0.0, 0.0, 0.0, 0.9],
+            "accuracy": [80.0, 90.0, 10.0, 70.0],
+            "converged": [True, True, False, True],
+        }
+    )
+    heat_figure(table, tmp_path / "h.svg")
+    assert sorted(text.get_text() for text in drawn[0].axes[0].texts) == ["70.0", "85.0", "NC"]
+
+
+def test_outcomes_say_what_was_run(digits: Record) -> None:
+    row = outcomes({"x": digits}).row(0, named=True)
+    assert row["method"] == "asynchronous" and row["workers"] == 4
+    assert row["accuracy"] == digits.summary["test_accuracy"]
+
+
+# Names and intervals.
+
+
+def test_runs_are_named_by_what_differs(runs: dict[str, Record], tmp_path: Path) -> None:
+    assert list(runs) == list(POLICIES)
+    pair = [trained(tmp_path, momentum=momentum, updates=5, gradients=None) for momentum in (0.0, 0.9)]
+    assert list(named(pair)) == ["momentum 0.0", "momentum 0.9"]
+    alone = pair[0]
+    assert list(named([alone])) == [alone.path.name]
+    assert len(named([alone, trained(tmp_path / "again", momentum=0.0, updates=5, gradients=None)])) == 1
+    other = trained(tmp_path, momentum=0.0, seed=3, updates=5, gradients=None)
+    assert list(named([alone, other])) == ["seed 0", "seed 3"]
+
+
+def test_intervals_are_student_s() -> None:
+    mean, half = interval([1.0, 2.0, 3.0])
+    assert mean == 2 and half == pytest.approx(4.302653 / np.sqrt(3))
+    assert interval([5.0])[0] == 5 and np.isnan(interval([5.0])[1])
+    assert plus_minus([5.0]) == "5.00" and plus_minus([1.0, 1.0], 1) == "1.0 ± 0.0"
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    draws = np.random.default_rng(1).standard_normal((4000, 5))
+    covered = [abs(mean) <= half for mean, half in map(interval, draws)]
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
+
+
+def test_lines_can_be_told_apart() -> None:
+    looks = [tuple(style.line(position).values()) for position in range(32)]
+    assert len(set(looks)) == 32
+
+
+# The command.
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_plot_command(runs: dict[str, Record], tmp_path: Path) -> None:
+    target = tmp_path / "gap.svg"
+    folders = [str(record.path) for record in runs.values()]
+    result = invoke("plot", "gap", *folders, "--against", "gradients", "--out", str(target))
+    assert result.exit_code == 0, result.output
+    assert "ssp(bound=1.0)" in target.read_text()
+
+
+def test_plot_explains_its_kinds() -> None:
+    told = " ".join(invoke("plot", "--help").output.replace("│", " ").split())
+    for kind in KINDS:
+        assert f"{kind}:" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gaps"], "unknown kind of figure 'gaps'; did you mean 'gap'"),
+        (["gap", "--against", "hours"], "--against 'hours'"),
+        (["gap", "--out", "x.jpeg"], "must end with .png, .pdf, .svg"),
+    ],
+)
+def test_plot_refuses(arguments: list[str], said: str, runs: dict[str, Record]) -> None:
+    kind, *more = arguments
+    error = invoke("plot", kind, str(runs["synchronous"].path), *more).exception
+    assert isinstance(error, InputError) and said in str(error)
