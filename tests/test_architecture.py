@@ -34,7 +34,7 @@ LEVELS = [
     {"run"},
     {"experiment"},
     {"analysis", "progress", "replay"},
-    {"catalogues"},
+    {"catalogues", "web"},
     {"cli"},
 ]
 LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}
