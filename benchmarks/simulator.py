@@ -24,7 +24,7 @@ from straggler.engines.compute import Compute, Pool
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
-from straggler.problem import Chunk, Supervised, one_thread
+from straggler.problem import Nothing, Supervised, one_thread
 from straggler.train import Budget, train
 
 console = Console()
@@ -94,41 +94,6 @@ def against_a_bare_loop(gradients: int, rounds: int) -> None:
         f"LeNet-5, batch 32, 8 asynchronous workers, {gradients} gradients, median of {rounds} interleaved"
     )
     console.print(listing(title, ["", "per gradient", "speed against the bare loop"], rows))
-
-
-class Nothing:
-    """A problem whose gradients cost nothing: what is left is the loop, the server and the clock."""
-
-    classes: tuple[str, ...] = ()
-    samples = 1
-
-    def __init__(self) -> None:
-        self.zero = torch.zeros(1)
-        self.nothing = Gradient(self.zero, 0.0, self.zero[:0])
-
-    def initial(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.zero, self.zero[:0]
-
-    def batch_samples(self, worker: int, index: int) -> int:
-        return 1
-
-    def batches(self, worker: int) -> int:
-        return 1
-
-    def gradient(self, x: torch.Tensor, buffers: torch.Tensor, worker: int, index: int) -> Gradient:
-        return self.nothing
-
-    def chunks(self, split: str) -> int:
-        return 0
-
-    def evaluate(self, x: torch.Tensor, buffers: torch.Tensor, split: str, chunk: int) -> Chunk:
-        return Chunk(0.0, 1)
-
-    def labels(self, split: str) -> None:
-        return None
-
-    def named(self, x: torch.Tensor, buffers: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {}
 
 
 def arrivals_per_second(arrivals: int) -> None:

@@ -19,7 +19,17 @@ from straggler.core import Gradient
 from straggler.data.examples import Examples
 from straggler.randomness import rng, torch_seed
 
-__all__ = ["Chunk", "Loss", "Problem", "Quadratic", "Quadratics", "Split", "Supervised", "one_thread"]
+__all__ = [
+    "Chunk",
+    "Loss",
+    "Nothing",
+    "Problem",
+    "Quadratic",
+    "Quadratics",
+    "Split",
+    "Supervised",
+    "one_thread",
+]
 
 Split = Literal["train", "validation", "test"]
 Loss = Callable[[Tensor, Any], Tensor]
@@ -247,6 +257,41 @@ class Quadratic:
 
     def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         return {"x": x}
+
+
+class Nothing:
+    """A problem whose gradients cost nothing: what is left is the loop, the server and the clock."""
+
+    classes: tuple[str, ...] = ()
+    samples = 1
+
+    def __init__(self) -> None:
+        self.zero = torch.zeros(1)
+        self.nothing = Gradient(self.zero, 0.0, self.zero[:0])
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        return self.zero, self.zero[:0]
+
+    def batch_samples(self, worker: int, index: int) -> int:
+        return 1
+
+    def batches(self, worker: int) -> int:
+        return 1
+
+    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
+        return self.nothing
+
+    def chunks(self, split: Split) -> int:
+        return 0
+
+    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> Chunk:
+        return Chunk(0.0, 1)
+
+    def labels(self, split: Split) -> None:
+        return None
+
+    def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        return {}
 
 
 class Quadratics(Entry):

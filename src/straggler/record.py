@@ -36,7 +36,7 @@ ARRIVALS: dict[str, Any] = {
     "weight_norm": pl.Float64,
     "decision": pl.Enum(["applied", "held", "dropped", "cancelled"]),
 }
-FLUSH_SECONDS = 1.0  # what a killed run may lose
+FLUSH_SECONDS = 0.5  # what a killed run may lose, and how far who watches lags behind
 
 
 class RecordError(RuntimeError):

@@ -17,7 +17,7 @@ __all__ = ["app", "main"]
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # in the order of `straggler --help`
     "Train": (train.run, train.resume, train.replay_),
-    "Look": (look.list_, look.show, look.data, look.cite, pages.report),
+    "Look": (look.list_, look.show, look.data, look.cite, pages.report, pages.serve),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:

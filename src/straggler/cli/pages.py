@@ -1,7 +1,5 @@
-"""Commands that show records in pictures: report."""
+"""Commands that show records in pictures: report, serve."""
 
-import os
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +8,8 @@ import typer
 
 from straggler.catalogue import InputError
 from straggler.cli.app import err, find, out
-from straggler.web.facts import Facts
-from straggler.web.printed import markdown, pages, write_pdf, write_png
-from straggler.web.report import html
-from straggler.web.study import Study, is_study
 
-__all__ = ["report"]
+__all__ = ["report", "serve"]
 
 
 class Format(StrEnum):
@@ -48,18 +42,20 @@ def report(things: Things, out_file: File = None, format_: Kind = None, runs: Ru
     The HTML needs no network and nothing beside it. Several runs are laid over one another;
     runs that differ only in their seed are averaged, with 95 % intervals.
     """
+    from straggler.web.study import is_study  # pages take a second to import, so only who looks waits
+    from straggler.web.write import write_report
+
     kind = format_ or by_name(out_file)
     path = out_file or Path(f"report.{kind}")
-    studies = [Study(Path(thing)) for thing in things if is_study(Path(thing))]
-    records = [Facts(find(thing, runs, "--runs").path) for thing in things if not is_study(Path(thing))]
+    studies = [Path(thing) for thing in things if is_study(Path(thing))]
+    records = [find(thing, runs, "--runs").path for thing in things if Path(thing) not in studies]
     if kind in (Format.pdf, Format.png) and not records:
         raise InputError(
             f"--format {kind} draws runs, and {things[0]} is a study; use html or md, or name its runs"
         )
     with err.status(f"writing {path}"):
-        whole_or_absent(path, lambda temporary: write(kind, records, studies, temporary))
-    trouble = [thing.trouble for thing in studies] + [run.trouble for run in records]
-    for line in dict.fromkeys(line for lines in trouble for line in lines):
+        trouble = write_report(kind, records, studies, path)
+    for line in trouble:
         err.print(f"left out: {line}", markup=False, soft_wrap=True)
     out.print(f"report in {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
 
@@ -75,27 +71,26 @@ def by_name(path: Path | None) -> Format:
     return Format(ending)
 
 
-def write(kind: Format, records: list[Facts], studies: list[Study], path: Path) -> None:
-    if kind is Format.html:
-        path.write_text(html(records, studies))
-    elif kind is Format.md:
-        path.write_text(markdown(records, studies))
-    elif kind is Format.pdf:
-        write_pdf(pages(records), path)
-    else:
-        write_png(pages(records), path)
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")]
+Host = Annotated[str, typer.Option(help="Another address than this machine's own needs --token.")]
+Token = Annotated[
+    str | None, typer.Option(help="What visitors must know; without it only this machine may look.")
+]
+Results = Annotated[Path, typer.Option("--results", help="Where studies are.")]
 
 
-def whole_or_absent(path: Path, write: Callable[[Path], None]) -> None:
-    """Write beside, then rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror}); choose another file with --out"
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+def serve(
+    runs: Runs = Path("runs"),
+    results: Results = Path("results"),
+    port: Port = 8765,
+    host: Host = "127.0.0.1",
+    token: Token = None,
+) -> None:
+    """Show runs live in a browser: watch, compare, and play with clusters before you train on them.
+
+    Open the address it prints. Runs of any engine that write to --runs appear by themselves.
+    Ctrl-C ends it; runs started from the page are saved first and can be resumed.
+    """
+    from straggler.web.server import serve as start_serving
+
+    start_serving(runs, results, host, port, token, lambda url: out.print(f"open {url}", soft_wrap=True))

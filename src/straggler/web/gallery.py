@@ -19,7 +19,7 @@ from straggler.web.figure import Figure
 from straggler.web.timeline import timeline
 from straggler.web.trajectory import trajectory
 
-__all__ = ["gallery", "live_gallery", "named", "partition_counts"]
+__all__ = ["counted", "gallery", "live_gallery", "named", "partition_counts"]
 
 MOST_IN_DETAIL = 8  # runs of which each has pictures of its own
 MOST_COLUMNS = 200  # workers in the picture of the data

@@ -9,7 +9,7 @@ from straggler.delays import Durations
 from straggler.web.figure import BLUE, GREY, ORANGE, PURPLE, RED, Figure, numbers
 from straggler.web.jobs import intervals, with_delays
 
-__all__ = ["timeline", "timeline_data"]
+__all__ = ["NOTE", "timeline", "timeline_data", "timeline_layout"]
 
 MOST_BARS = 1500  # in one view
 MOST_LABELS = 120  # jobs whose staleness is written beside them
@@ -95,6 +95,7 @@ def bars(
 
 
 def staleness_labels(jobs: pl.DataFrame) -> dict[str, Any]:
+    delayed = jobs["time"] > jobs["computed"]  # they end in orange
     return {
         "type": "scatter",
         "mode": "text",
@@ -102,7 +103,7 @@ def staleness_labels(jobs: pl.DataFrame) -> dict[str, Any]:
         "y": numbers(jobs["worker"]),
         "text": [f"{tau} " for tau in jobs["staleness"]],
         "textposition": "middle left",
-        "textfont": {"size": 10, "color": "#ffffff"},
+        "textfont": {"size": 10, "color": ["#111111" if late else "#ffffff" for late in delayed]},
         "hoverinfo": "skip",
         "showlegend": False,
     }

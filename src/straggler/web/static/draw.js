@@ -96,7 +96,7 @@ window.straggler = (() => {
     const now = colours();
     const shown = view(figure);
     const place = element.querySelector(".plot");
-    const options = { responsive: true, displaylogo: false, displayModeBar: "hover" };
+    const options = { displaylogo: false, displayModeBar: "hover" };
     const lines = shown.data.filter((trace) => trace.name && trace.showlegend !== false).length;
     const height = figure.height + (lines > 3 && !figure.name.startsWith("timeline") ? 18 * lines : 0);
     return Plotly.react(place, traces(shown.data, now), layout(shown.layout || {}, now, height), options);
@@ -145,7 +145,16 @@ window.straggler = (() => {
     element.replaceChildren(caption);
     if (figure.views && figure.views.length > 1) element.append(switcher(element, figure));
     element.append(place);
+    widths.observe(place);
   }
+
+  // A place that becomes wider or narrower, or comes into sight, has its picture fitted.
+  const widths = new ResizeObserver((entries) => {
+    for (const { target, contentRect } of entries) {
+      const drawn = target._fullLayout && target._fullLayout.width;
+      if (drawn && contentRect.width > 0 && Math.abs(drawn - contentRect.width) > 1) Plotly.Plots.resize(target);
+    }
+  });
 
   // What a figure is made of apart from its numbers: if that stays, the picture is only brought up to date.
   const shape = (figure) => JSON.stringify([figure.title, figure.note, (figure.views || []).map((v) => v.label)]);
@@ -160,23 +169,24 @@ window.straggler = (() => {
   // Figures into a container, by name: those that are there are updated, those that are gone go.
   function gallery(container, figures) {
     const there = new Map([...container.children].map((child) => [child.dataset.figure, child]));
-    for (const figure of figures) {
-      let element = there.get(figure.name);
+    const elements = figures.map((figure) => {
+      const element = there.get(figure.name) || document.createElement("figure");
       there.delete(figure.name);
-      if (!element) {
-        element = document.createElement("figure");
-        element.className = "card";
-        element.dataset.figure = figure.name;
-      }
-      container.append(element);
-      show(element, figure);
-    }
+      element.className = "card";
+      element.dataset.figure = figure.name;
+      return element;
+    });
     for (const element of there.values()) forget(element);
+    // Each is put in its place before any is drawn, for a drawing takes the width it finds.
+    elements.forEach((element, position) => {
+      if (container.children[position] !== element) container.insertBefore(element, container.children[position] || null);
+    });
+    elements.forEach((element, position) => show(element, figures[position]));
   }
 
   function forget(element) {
     const place = element.querySelector(".plot");
-    if (place) Plotly.purge(place);
+    if (place) { widths.unobserve(place); Plotly.purge(place); }
     mounted.delete(element);
     element.remove();
   }
