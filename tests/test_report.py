@@ -269,6 +269,27 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(
     assert text.count("data-figure=") > 2
 
 
+GARBAGE: list[Any] = [None, "x", [], {}, -1e300, [[1], [2, "3"]], {"a": 1}, True]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=repr)
+@pytest.mark.parametrize("file", ["summary.json", "environment.json"])
+def test_whatever_a_record_says_there_is_a_page(
+    runs: dict[str, Path], tmp_path: Path, file: str, garbage: Any
+) -> None:
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    for name in ("experiment.toml", "summary.json", "environment.json", "curve.parquet"):
+        (folder / name).write_bytes((runs["asgd"] / name).read_bytes())
+    whole = json.loads((folder / file).read_text())
+    for facts in [
+        dict.fromkeys(whole, garbage),
+        *(whole | {key: garbage} for key in ("classes", "confusion")),
+    ]:
+        (folder / file).write_text(json.dumps(facts))
+        assert "<h1>Straggler" in html([Facts(folder)], embedded=False)
+
+
 # Studies.
 
 CLAIM = {"statement": "async is <b>faster</b>", "source": "Table 3", "verdict": "holds", "effect": 1.5}

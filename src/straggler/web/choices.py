@@ -10,7 +10,7 @@ from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from straggler.optimizers import OPTIMIZERS
 
-__all__ = ["ALLOWED", "choices", "experiment_of", "settings_from"]
+__all__ = ["STORIES", "choices", "experiment_of", "settings_from"]
 
 ALLOWED: tuple[str, ...] = ("method", "dataset", "model", "lr", "momentum", "workers", "partition")
 ALLOWED += ("compute", "delay", "epochs", "eval_every", "seed", "snapshots")
@@ -34,54 +34,56 @@ PARTITIONS = {
 }
 START: dict[str, Any] = {
     "method": "asgd", "dataset": "digits", "model": "mlp", "partition": "iid", "workers": 8, "spread": 0.2,
-    "slow": 0, "slowness": 4, "hiccups": 0, "lr": 0.05, "momentum": None, "epochs": 10, "seed": 0,
+    "slow": 0, "slowness": 4, "hiccups": 0, "lr": 0.02, "momentum": None, "epochs": 10, "seed": 0,
 }  # fmt: skip
-STORIES = [
+STORIES: list[dict[str, Any]] = [
     {
         "title": "Everybody equally fast",
-        "text": "Eight equal workers, each gradient applied at once. A worker comes back to find that the "
-        "other seven moved the model: every gradient is 7 updates old. Staleness is not slowness; "
-        "it is company.",
-        "set": {"spread": 0, "workers": 8},
+        "text": "Eight equal workers, each gradient applied at once. A worker comes back to find that "
+        "the other seven moved the model: every gradient is 7 updates old. Staleness is not "
+        "slowness; it is company.",
+        "set": {"spread": 0},
     },
     {
         "title": "One slow worker",
         "text": "Worker 0 takes five times as long. The others do not care: they go on. But when its "
-        "gradient comes, it was computed at a model from long ago. Look for the bar far to the "
-        "right.",
-        "set": {"slow": 1, "slowness": 4},
+        "gradient comes, it was computed at a model from long ago. Look for the bars far to "
+        "the right.",
+        "set": {"slow": 1},
     },
     {
         "title": "Synchronous waits",
         "text": "The same cluster, but the server waits for all gradients and steps on their mean. "
-        "Nothing is stale, and everybody waits for the slow one: grey everywhere.",
-        "set": {"method": "ssgd", "slow": 1, "slowness": 4, "lr": 0.2},
+        "Nothing is stale, and everybody waits for the slow one: grey everywhere. Run both and "
+        "compare them over time, then over epochs.",
+        "set": {"method": "ssgd", "slow": 1, "lr": 0.1},
     },
     {
         "title": "Momentum breaks with staleness",
         "text": "Momentum repeats old directions; so does staleness. With sixteen workers the two "
-        "together overshoot, and the run may not learn at all. Run it, pin it, then try the next "
-        "story.",
-        "set": {"method": "nag-asgd", "workers": 16, "lr": 0.1},
+        "together overshoot, and the run learns nothing at all (NC: no convergence). Run it, "
+        "pin it, then try the next story.",
+        "set": {"method": "nag-asgd", "workers": 16, "lr": 0.01},
     },
     {
-        "title": "DANA repairs it",
-        "text": "The same momentum, but workers are sent the model where everybody's momentum will have "
-        "carried it. Run it and compare with the one before: same staleness, much smaller gap.",
-        "set": {"method": "dana", "workers": 16, "lr": 0.1},
+        "title": "Repaired: DANA, gap-aware",
+        "text": "The same momentum, learning rate and staleness. But workers are sent the model where "
+        "everybody's momentum will have carried it, and a gradient counts less the further the "
+        "model moved. Compare the gaps.",
+        "set": {"method": "dana-ga", "workers": 16, "lr": 0.01},
     },
     {
         "title": "Data split by label",
-        "text": "Each worker has only some of the digits, and the one that is slow is the only one to "
-        "know its own. What it knows arrives rarely and late: look at the accuracy of each class "
-        "after the run.",
+        "text": "Each worker has only some of the digits, and the slow one is the only one that has "
+        "its own. What it knows arrives rarely and late. Run it and look at the accuracy of "
+        "each class: which digits did the model never learn?",
         "set": {"partition": "label", "slow": 1, "slowness": 9},
     },
     {
         "title": "Abandon the slow ones",
         "text": "The server takes the first two gradients of each round and stops everybody else. No "
         "staleness, no waiting for the slow worker, but most of the work is thrown away.",
-        "set": {"method": "k-sync", "slow": 1, "slowness": 4, "lr": 0.1},
+        "set": {"method": "k-sync", "slow": 1, "lr": 0.05},
     },
 ]
 

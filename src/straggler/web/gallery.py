@@ -1,10 +1,11 @@
 """All pictures of some runs, in the order in which one wants to see them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from straggler.data.datasets import DataError, DataSet
@@ -21,6 +22,7 @@ from straggler.web.trajectory import trajectory
 
 __all__ = ["counted", "gallery", "live_gallery", "named", "partition_counts"]
 
+T = TypeVar("T")
 MOST_IN_DETAIL = 8  # runs of which each has pictures of its own
 MOST_COLUMNS = 200  # workers in the picture of the data
 
@@ -42,11 +44,25 @@ def gallery(runs: Sequence[Facts]) -> list[Figure]:
     """Everything a report shows."""
     everyone, _ = named(runs)
     few = dict(list(everyone.items())[:MOST_IN_DETAIL])
-    figures: list[Figure | None] = [*live_gallery(runs)]
-    figures += details(few)
+    summaries = {name: run.summary for name, run in few.items()}
     parts = {name: found for name, run in few.items() if (found := partition_counts(run)) is not None}
-    figures += [partition(parts), trajectory(few)]
-    return [figure for figure in figures if figure is not None]
+    attempts: dict[str, Callable[[], Figure | None]] = {
+        "the classes": lambda: by_class(summaries),
+        "the confusion": lambda: confusion(summaries),
+        "the data": lambda: partition(parts),
+        "the way of the weights": lambda: trajectory(few),
+    }
+    pictures = [attempted(runs, what, build) for what, build in attempts.items()]
+    return live_gallery(runs) + [picture for picture in pictures if picture is not None]
+
+
+def attempted(runs: Sequence[Facts], what: str, build: Callable[[], T]) -> T | None:
+    """What is built, or None and a remark: a record may hold anything, and the rest is still shown."""
+    try:
+        return build()
+    except (ValueError, TypeError, KeyError, AttributeError, pl.exceptions.PolarsError) as error:
+        runs[0].trouble.append(f"no picture of {what}: {type(error).__name__} {str(error)[:200]}")
+        return None
 
 
 def live_gallery(runs: Sequence[Facts]) -> list[Figure]:
@@ -54,14 +70,19 @@ def live_gallery(runs: Sequence[Facts]) -> list[Figure]:
     everyone, groups = named(runs)
     tables = {name: run.curve for name, run in everyone.items()}
     clock = runs[0].clock if len({run.clock for run in runs}) == 1 else "time (s)"
-    figures = curves(tables, clock, groups)
+    figures = attempted(runs, "the curves", lambda: curves(tables, clock, groups)) or []
     few = {name: run for name, run in list(everyone.items())[:MOST_IN_DETAIL] if len(run.arrivals)}
     arrivals = {name: run.arrivals for name, run in few.items()}
     if not arrivals:
         return figures
-    figures += [staleness.staleness(arrivals), staleness.over_time(arrivals, clock)]
-    figures += [bars for name, run in few.items() for bars in per_run(name, run, len(few) == 1)]
-    return [*figures, staleness.gaps(arrivals), staleness.norms(arrivals, clock)]
+    more = attempted(runs, "the arrivals", lambda: of_arrivals(few, arrivals, clock))
+    return figures + (more or [])
+
+
+def of_arrivals(runs: Mapping[str, Facts], arrivals: Mapping[str, pl.DataFrame], clock: str) -> list[Figure]:
+    first = [staleness.staleness(arrivals), staleness.over_time(arrivals, clock)]
+    bars = [bar for name, run in runs.items() for bar in per_run(name, run, len(runs) == 1)]
+    return [*first, *bars, staleness.gaps(arrivals), staleness.norms(arrivals, clock)]
 
 
 def per_run(name: str, run: Facts, alone: bool) -> list[Figure]:
@@ -76,17 +97,12 @@ def per_run(name: str, run: Facts, alone: bool) -> list[Figure]:
     return [Figure(**vars(when) | {"name": f"timeline-{run.id}", "title": f"{when.title}: {name}"})]
 
 
-def details(runs: Mapping[str, Facts]) -> list[Figure | None]:
-    summaries: dict[str, Any] = {name: run.summary for name, run in runs.items()}
-    return [by_class(summaries), confusion(summaries)]
-
-
 def partition_counts(run: Facts) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
     """Samples by worker and class, dealt again as the run did; nothing is fetched for it."""
     if run.experiment is None:
         return None
     keys = ("dataset", "partition", "workers", "seed", "validation")
-    return counted(*(str(run.settings.get(key)) for key in keys))
+    return counted(*(str(getattr(run.experiment, key)) for key in keys))
 
 
 @lru_cache(maxsize=64)

@@ -83,8 +83,10 @@ def as_json(value: Any) -> str:
 def again(run: Facts, label: str) -> dict[str, Any]:
     """What one needs to run it again."""
     environment = run.environment
-    given = [str(word) for word in environment.get("command") or []]
-    versions = environment.get("versions") or {}
+    command = environment.get("command")
+    given = [str(word) for word in command] if isinstance(command, list) else []
+    versions = environment.get("versions")
+    versions = versions if isinstance(versions, dict) else {}
     return {
         "label": label,
         "id": run.id,
@@ -136,7 +138,9 @@ def summary_row(label: str, runs: Sequence[Facts]) -> list[str]:
 def accuracy_cell(runs: Sequence[Facts]) -> str:
     """Mean ± interval over the seeds that learnt; one run has the interval of its test set; NC is said."""
     learnt = [
-        run for run in runs if run.summary.get("converged") and run.summary.get("test_accuracy") is not None
+        run
+        for run in runs
+        if run.summary.get("converged") and isinstance(run.summary.get("test_accuracy"), int | float)
     ]
     over = [run for run in runs if "converged" in run.summary]
     if not learnt:
@@ -147,8 +151,16 @@ def accuracy_cell(runs: Sequence[Facts]) -> str:
     mean, half = over_seeds(accuracies)
     if half is not None:
         return f"{number(mean)} ± {number(half)}{remark}"
-    samples = sum(map(sum, learnt[0].summary.get("confusion") or []))
-    if not samples:
+    samples = counted_on(learnt[0])
+    if not samples or not 0 <= mean <= 100:
         return number(mean) + remark
     low, high = share_interval(mean, samples)
     return f"{number(mean)} [{number(low, 1)}, {number(high, 1)}]{remark}"
+
+
+def counted_on(run: Facts) -> int:
+    """How many the accuracy was counted on."""
+    try:
+        return int(sum(map(sum, run.summary.get("confusion") or [])))
+    except (TypeError, ValueError):
+        return 0

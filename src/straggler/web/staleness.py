@@ -35,7 +35,9 @@ def staleness(arrivals: Mapping[str, pl.DataFrame]) -> Figure:
         )
     unit = "staleness (updates)" if width == 1 else f"staleness (updates, in bins of {width})"
     note = "The server's updates between reading the model and applying the gradient; 0 is fresh."
-    return Figure("staleness", "Staleness", note, traces, axes(unit, "share of gradients (%)"))
+    layout = axes(unit, "share of gradients (%)")
+    layout["xaxis"]["range"] = [-0.6 * width, max(largest, 3) + 0.6 * width]
+    return Figure("staleness", "Staleness", note, traces, layout)
 
 
 def gaps(arrivals: Mapping[str, pl.DataFrame]) -> Figure:

@@ -20,6 +20,11 @@ PICTURES = (".png", ".svg", ".jpg", ".jpeg", ".webp")
 MOST_BYTES = 20_000_000  # of a picture that goes into a page
 
 
+def count_runs(summaries: pl.DataFrame) -> int:
+    """Cells may share a run."""
+    return summaries["id"].n_unique() if "id" in summaries.columns else len(summaries)
+
+
 def is_study(folder: Path) -> bool:
     """Whether there is anything in a folder that a study leaves."""
     if not folder.is_dir() or (folder / "experiment.toml").exists():
@@ -88,7 +93,7 @@ class Study:
         """How many runs its summaries are of."""
         tables = sorted(self.path.glob("summar*.parquet"))
         try:
-            return sum(pl.scan_parquet(table).select(pl.len()).collect().item() for table in tables)
+            return sum(count_runs(pl.read_parquet(table)) for table in tables)
         except (OSError, pl.exceptions.PolarsError) as error:
             self.trouble.append(f"summaries cannot be read: {str(error).splitlines()[0]}")
             return 0

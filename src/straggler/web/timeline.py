@@ -63,7 +63,8 @@ def timeline_data(jobs: pl.DataFrame, events: Sequence[dict[str, Any]] = ()) -> 
     ]
     traces = [kind for kind in kinds if kind["x"]]
     if len(jobs) <= MOST_LABELS:
-        traces.append(staleness_labels(jobs.filter(pl.col("decision") != "cancelled")))
+        length, span = pl.col("time") - pl.col("started"), pl.col("time").max() - pl.col("started").min()
+        traces.append(staleness_labels(jobs.filter(pl.col("decision") != "cancelled", length > span / 40)))
     return traces + failures(jobs, events)
 
 

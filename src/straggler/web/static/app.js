@@ -28,3 +28,4 @@ play.begin();
 window.addEventListener("hashchange", () => { route(); document.getElementById("main").focus(); });
 route();
 follow(document.getElementById("connection"));
+window.requestIdleCallback(() => straggler.drawing());  // it will be needed soon

@@ -91,15 +91,31 @@ window.straggler = (() => {
     return figure.views.find((one) => one.label === wanted) || figure.views[0];
   }
 
-  function plot(element) {
+  // The script that draws is large: a page that has no pictures yet does without, one from disk has it within.
+  let loading = null;
+  function drawing() {
+    if (window.Plotly) return Promise.resolve();
+    loading = loading || new Promise((done, failed) => {
+      const script = document.createElement("script");
+      script.src = "/static/plotly.js";
+      script.onload = done;
+      script.onerror = failed;
+      document.head.append(script);
+    });
+    return loading;
+  }
+
+  async function plot(element) {
+    await drawing();
     const figure = mounted.get(element);
+    if (!figure) return;
     const now = colours();
     const shown = view(figure);
     const place = element.querySelector(".plot");
     const options = { displaylogo: false, displayModeBar: "hover" };
     const lines = shown.data.filter((trace) => trace.name && trace.showlegend !== false).length;
     const height = figure.height + (lines > 3 && !figure.name.startsWith("timeline") ? 18 * lines : 0);
-    return Plotly.react(place, traces(shown.data, now), layout(shown.layout || {}, now, height), options);
+    await Plotly.react(place, traces(shown.data, now), layout(shown.layout || {}, now, height), options);
   }
 
   function switcher(element, figure) {
@@ -186,7 +202,8 @@ window.straggler = (() => {
 
   function forget(element) {
     const place = element.querySelector(".plot");
-    if (place) { widths.unobserve(place); Plotly.purge(place); }
+    if (place) widths.unobserve(place);
+    if (place && window.Plotly) Plotly.purge(place);
     mounted.delete(element);
     element.remove();
   }
@@ -203,5 +220,5 @@ window.straggler = (() => {
     redraw();
   });
 
-  return { show, gallery, forget, theme, themeButton };
+  return { show, gallery, forget, theme, themeButton, drawing };
 })();

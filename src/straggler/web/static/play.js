@@ -53,7 +53,7 @@ function select(key, label, options) {
   const made = element("select", { id: `set-${key}` });
   for (const [name, text] of Object.entries(options)) made.append(element("option", { value: name, textContent: text }));
   made.addEventListener("change", () => change(key, made.value));
-  return element("label", {}, label, made);
+  return element("div", { className: "field" }, element("label", { for: made.id, textContent: label }), made);
 }
 
 function slider([key, label, low, high, step, text, scale]) {
@@ -61,7 +61,7 @@ function slider([key, label, low, high, step, text, scale]) {
   const made = element("input", { type: "range", id: `set-${key}`, min: low, max: high, step });
   made.addEventListener("input", () => change(key, scale === "log" ? rate(Number(made.value)) : Number(made.value)));
   output.say = () => { output.textContent = value[key] === null ? "none" : text(value[key]); };
-  return element("label", {}, label, " ", output, made);
+  return element("div", { className: "field" }, element("label", { for: made.id, textContent: label }), output, made);
 }
 
 function change(key, to) {
