@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -348,13 +349,17 @@ def test_a_report_from_disk_without_a_network(browser: Browser, here: Site, tmp_
 def test_serve_is_a_command_that_ends_on_ctrl_c(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "straggler", "serve", "--port", "0", "--runs", str(tmp_path)]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=environment, **pipes)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert re.fullmatch(r"open http://127\.0\.0\.1:\d+/\n", line)
-        process.send_signal(2)
-        assert process.wait(30) in (0, 130)
+        with urllib.request.urlopen(line.split()[1] + "api/events") as listening:  # as an open page does
+            assert listening.readline().startswith(b"data:")
+            process.send_signal(2)
+            assert process.wait(30) in (0, 130)
+        assert process.stderr is not None and process.stderr.read() == ""
     finally:
         process.kill()
         process.wait()

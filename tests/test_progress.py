@@ -40,7 +40,7 @@ def test_bars_rise_with_the_values(values: list[int | None]) -> None:
         loss=st.floats(0, 1e4) | st.just(float("nan")),
         staleness=st.floats(0, 1e6),
         accuracy=st.none() | st.floats(0, 100),
-        recent=st.lists(counts, max_size=60).map(tuple),
+        recent=st.lists(counts, min_size=1, max_size=60).map(tuple),
         behind=st.lists(st.none() | counts, min_size=1, max_size=64).map(tuple),
         busy=st.integers(0, 5000),
         workers=st.integers(5000, 10_000),

@@ -78,8 +78,10 @@ def numbers(seen: Seen) -> str:
 
 
 def details(seen: Seen, width: int) -> list[Text]:
-    """What stands below the bar."""
-    return [numbers_line(seen), staleness_line(seen), workers_line(seen, width)]
+    """What stands below the bar, as far as it is known."""
+    lines = [numbers_line(seen)]
+    lines += [staleness_line(seen)] if seen.recent else []
+    return lines + ([workers_line(seen, width)] if seen.workers else [])
 
 
 def numbers_line(seen: Seen) -> Text:

@@ -24,7 +24,7 @@ class Watcher:
         self.shelf, self.starter = shelf, starter
         self._look: asyncio.Task[dict[str, Any]] | None = None
         self._looks, self._studies = 0, list[dict[str, Any]]()
-        self.closing = asyncio.Event()
+        self.closing = False  # then pages are let go
 
     def state(self) -> dict[str, Any]:
         """Everything, now."""
@@ -52,7 +52,7 @@ class Watcher:
         """Server-sent events: first everything, then what changed."""
         before: dict[str, Any] = {"runs": {}}
         quiet = 0
-        while not self.closing.is_set():
+        while not self.closing:
             now = await self.look()
             news = changes(before, now)
             if news:

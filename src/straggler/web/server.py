@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -171,6 +172,18 @@ def make_app(
     return app, secret
 
 
+class Server(uvicorn.Server):
+    """Lets go of the pages that listen as soon as Ctrl-C is pressed."""
+
+    def __init__(self, config: uvicorn.Config, watcher: Watcher) -> None:
+        super().__init__(config)
+        self._watcher = watcher
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._watcher.closing = True
+        super().handle_exit(sig, frame)
+
+
 def serve(
     runs: Path, results: Path, host: str, port: int, token: str | None, ready: Callable[[str], None]
 ) -> None:
@@ -183,7 +196,7 @@ def serve(
     config = uvicorn.Config(
         app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=1, server_header=False
     )
-    server = uvicorn.Server(config)
+    server = Server(config, app.state.answers.watcher)
     socket = config.bind_socket()
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{socket.getsockname()[1]}/" + (f"?token={token}" if token else "")

@@ -115,12 +115,14 @@ class Shelf:
         """Pictures and words of some runs as JSON."""
         found = [self.facts(name) for name in list(dict.fromkeys(names))[:MOST_COMPARED]]
         key = (whole, *(stamp for stamp, _ in found), *names)
-        with self._lock:
-            if key not in self._pages:
-                self._pages[key] = as_json(described([facts for _, facts in found], whole))
+        page = self._pages.get(key)
+        if page is None:
+            page = as_json(described([facts for _, facts in found], whole))  # takes long, so without the lock
+            with self._lock:
+                self._pages[key] = page
                 while len(self._pages) > KEPT_PAGES:
                     self._pages.popitem(last=False)
-            return self._pages[key]
+        return page
 
     def _follow(self, facts: Facts) -> None:
         """Arrivals of a run that goes on: only the parts that are new are read."""
