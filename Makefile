@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install run test test-fast lint bench baseline methods clean
+.PHONY: help install run test test-fast lint browser bench baseline methods clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -22,7 +22,10 @@ lint: install  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint  ## lint, types and all tests
+browser:  ## Chromium for the tests that open pages, from Debian if it is missing
+	.ci/browser
+
+test: lint browser  ## lint, types and all tests
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-fast: install  ## the tests that take less than a minute together

@@ -601,7 +601,7 @@ def bar_text(terminal: bool) -> str:
 
 def test_a_terminal_shows_a_bar() -> None:
     seen = bar_text(terminal=True)
-    assert "100%" in seen and "loss 1.234" in seen and "τ 2.5" in seen and "a remark [in brackets]" in seen
+    assert "100%" in seen and "loss 1.234" in seen and "a remark [in brackets]" in seen
 
 
 def test_without_a_terminal_there_are_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> Non
     finally:
         over.set()
         Processes.__init__ = original  # type: ignore[method-assign]
-    decisions = record.arrivals["decision"].to_list()
+    decisions = record.history["decision"].to_list()
     assert decisions.count("left") >= 2
     assert decisions.count("joined") >= 2
     facts = record.summary

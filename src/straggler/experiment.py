@@ -42,7 +42,7 @@ from straggler.run import Machine, processes, ray_cluster, run, simulator
 from straggler.settings import Text, choice, dataset_of, fewest_and_most, laws_of, model_of
 from straggler.train import Budget
 
-__all__ = ["Experiment"]
+__all__ = ["Experiment", "existing"]
 
 BUDGETS = ("epochs", "updates", "gradients", "seconds")
 SHARED_SETTINGS = ("momentum", "nesterov", "weight_decay")  # settings that are also keys of their own

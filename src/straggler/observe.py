@@ -3,6 +3,7 @@
 import hashlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,9 @@ __all__ = ["Observer", "Progress", "Watch", "weights_sha256"]
 
 CHANCE_MARGIN = 2.0  # points above chance that count as having learnt something
 PROGRESS_SECONDS = 0.1
+PUBLISH_SECONDS = 0.5  # how far the record's own word on its progress lags behind
+RECENT_ARRIVALS = 60  # whose staleness is shown
+MOST_WORKERS = 64  # whose state is shown
 RECENT = 0.02  # weight of the latest loss in the running mean that is shown
 
 
@@ -37,6 +41,10 @@ class Progress:
     loss: float  # running mean over the latest arrivals
     staleness: float  # mean so far
     accuracy: float | None  # at the last evaluation, percent
+    recent: tuple[int, ...] = ()  # staleness of the latest arrivals
+    behind: tuple[int | None, ...] = ()  # how old the model of each of the first workers is; None: it waits
+    busy: int = 0  # workers that compute
+    workers: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,8 @@ class Observer:
         self._accuracy: float | None = None
         self._next_evaluation = watch.eval_every or math.inf
         self._kept: list[tuple[Tensor, Tensor, int, float]] = []
-        self._shown = 0.0
+        self._shown, self._published = 0.0, time.monotonic()
+        self._recent: deque[int] = deque(maxlen=RECENT_ARRIVALS)
 
     def begin(self) -> None:
         """The model before the first step."""
@@ -96,6 +105,7 @@ class Observer:
         if isinstance(arrival, Change):
             self.recorder.arrival(time=arrival.time, worker=arrival.worker, decision=decision)
         else:
+            self._recent.append(staleness)
             self._write(arrival, decision, staleness, before)
         for job in self.server.cancelled:
             self._write_cancelled(job)
@@ -106,14 +116,29 @@ class Observer:
             self._conclude()
         if self.watch.snapshots and self._spent() * self.watch.snapshots >= len(self._kept):
             self._snapshot()
-        if self.watch.progress is not None and time.monotonic() - self._shown > PROGRESS_SECONDS:
-            self._shown = time.monotonic()
+        now = time.monotonic()
+        if self.watch.progress is not None and now - self._shown > PROGRESS_SECONDS:
+            self._shown = now
             self.watch.progress(self.now())
+        if now - self._published > PUBLISH_SECONDS:
+            self._published = now
+            self._publish()
 
     def now(self) -> Progress:
         server = self.server
         staleness = server.staleness_sum / max(1, server.ledger.applied)
-        return Progress(self._spent(), self.seconds, server.k, self._recent_loss, staleness, self._accuracy)
+        seen = (self._spent(), self.seconds, server.k, self._recent_loss, staleness, self._accuracy)
+        first = range(min(MOST_WORKERS, len(server.finished)))
+        behind = tuple(server.staleness(server.busy[w]) if w in server.busy else None for w in first)
+        return Progress(*seen, tuple(self._recent), behind, len(server.busy), len(server.finished))
+
+    def _publish(self) -> None:
+        """Say in the record how far the run is, for those who watch from outside."""
+        server, now = self.server, self.now()
+        facts: dict[str, Any] = {"status": "running", "spent": now.spent, "seconds": now.seconds}
+        facts |= {"updates": server.k, "gradients": server.gradients, "epochs": server.epochs}
+        facts |= {"recent_loss": now.loss, "mean_staleness": now.staleness, "test_accuracy": now.accuracy}
+        self.recorder.summary(facts)
 
     def _spent(self) -> float:
         return self.budget.spent(self.server, self.seconds)

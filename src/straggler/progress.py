@@ -1,17 +1,23 @@
-"""A progress bar with what matters beside it; plain lines where there is no terminal."""
+"""How a run goes, live: a bar, numbers, who is behind; plain lines where there is no terminal."""
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from straggler.observe import Progress as Seen
 
-__all__ = ["Bar"]
+__all__ = ["Bar", "details", "sparkline"]
 
 LINE_SECONDS = 10.0  # between plain lines
+BARS = "▁▂▃▄▅▆▇█"
+WAITING = "·"
+REFRESH_PER_SECOND = 8
 
 
 class Bar:
@@ -19,22 +25,26 @@ class Bar:
 
     def __init__(self, console: Console, title: str) -> None:
         self.console, self.title = console, title
-        self._live: Progress | None = None
+        self._live: Live | None = None
+        self._seen: Seen | None = None
+        self._facts = ""
         self._told = time.monotonic()
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
-            self._live = Progress(
-                TextColumn("{task.description}"),
+            self._progress = Progress(
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=None),
                 TaskProgressColumn(),
                 TimeRemainingColumn(elapsed_when_finished=True),
-                TextColumn("{task.fields[facts]}"),
                 console=self.console,
                 expand=True,
             )
+            self._task = self._progress.add_task(self.title, total=None)
+            self._live = Live(
+                get_renderable=self._view, console=self.console, refresh_per_second=REFRESH_PER_SECOND
+            )
             self._live.start()
-            self._task = self._live.add_task(self.title, total=None, facts="")
         return self
 
     def __exit__(
@@ -48,14 +58,62 @@ class Bar:
         self.console.print(f"{self.title}: {line}", style="dim", markup=False, soft_wrap=True)
 
     def update(self, seen: Seen) -> None:
-        accuracy = "" if seen.accuracy is None else f"  acc {seen.accuracy:.1f} %"
-        facts = f"loss {seen.loss:.3f}{accuracy}  τ {seen.staleness:.1f}"
-        self.advance(seen.spent, facts, f"  {seen.seconds:.0f} s")
+        self._seen = seen
+        self.advance(seen.spent, numbers(seen), f"  {seen.seconds:.0f} s")
 
     def advance(self, done: float, facts: str, clock: str = "") -> None:
         """So much of it is done, from 0 to 1; a line has no bar and so shows the clock."""
         if self._live is not None:
-            self._live.update(self._task, total=1.0, completed=done, facts=facts)
+            self._facts = facts
+            self._progress.update(self._task, total=1.0, completed=done)
         elif time.monotonic() - self._told > LINE_SECONDS:
             self._told = time.monotonic()
             self.console.print(f"{self.title}: {done:4.0%}{clock}  {facts}", markup=False)
+
+    def _view(self) -> RenderableType:
+        if self._seen is None:
+            return Group(self._progress, Text(f"  {self._facts}")) if self._facts else self._progress
+        return Group(self._progress, *details(self._seen, self.console.width))
+
+
+def numbers(seen: Seen) -> str:
+    accuracy = "" if seen.accuracy is None else f"  acc {seen.accuracy:.1f} %"
+    return f"loss {seen.loss:.3f}{accuracy}  τ {seen.staleness:.1f}"
+
+
+def details(seen: Seen, width: int) -> list[Text]:
+    """What stands below the bar, as far as it is known."""
+    lines = [numbers_line(seen)]
+    lines += [staleness_line(seen)] if seen.recent else []
+    return lines + ([workers_line(seen, width)] if seen.workers else [])
+
+
+def numbers_line(seen: Seen) -> Text:
+    accuracy = "" if seen.accuracy is None else f"   accuracy {seen.accuracy:.1f} %"
+    return Text(
+        f"  loss {seen.loss:.3f}{accuracy}   {seen.updates:,} updates   {seen.seconds:,.0f} s", no_wrap=True
+    )
+
+
+def staleness_line(seen: Seen) -> Text:
+    """The staleness of the latest arrivals as a line of bars."""
+    said = f" the latest up to {max(seen.recent, default=0):,}, mean {seen.staleness:,.1f}"
+    line = Text("  staleness ", style="dim", no_wrap=True, overflow="ellipsis")
+    return line.append(sparkline(seen.recent[-30:]), style="default").append(said)
+
+
+def workers_line(seen: Seen, width: int) -> Text:
+    """A bar for each worker: how old the model is that it computes at; a dot where it waits."""
+    waits = seen.workers - seen.busy
+    said = f" {seen.busy:,} compute, {waits:,} wait" if waits else f" all {seen.busy:,} compute"
+    shown = seen.behind[: max(1, width - len(said) - 14)]
+    more = "…" if len(shown) < seen.workers else ""
+    line = Text("  workers   ", style="dim", no_wrap=True, overflow="ellipsis")
+    return line.append(sparkline(shown) + more, style="default").append(said)
+
+
+def sparkline(values: Sequence[int | None]) -> str:
+    """Bars from 0 to the largest; a dot for nothing."""
+    top = max((value for value in values if value is not None), default=0)
+    highest = len(BARS) - 1
+    return "".join(WAITING if value is None else BARS[-(-highest * value // max(1, top))] for value in values)

@@ -21,7 +21,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-__all__ = ["Record", "RecordError", "Recorder", "read_table", "write_parquet", "write_text"]
+__all__ = [
+    "ARRIVALS",
+    "Record",
+    "RecordError",
+    "Recorder",
+    "read_table",
+    "write_parquet",
+    "write_text",
+]
 
 ARRIVALS: dict[str, Any] = {
     "time": pl.Float64,
@@ -38,7 +46,7 @@ ARRIVALS: dict[str, Any] = {
     "weight_norm": pl.Float64,
     "decision": pl.Enum(["applied", "held", "dropped", "cancelled", "joined", "left"]),
 }
-FLUSH_SECONDS = 1.0  # what a killed run may lose
+FLUSH_SECONDS = 0.5  # what a killed run may lose, and how far who watches lags behind
 
 
 class RecordError(RuntimeError):
@@ -77,7 +85,12 @@ class Record:
 
     @property
     def arrivals(self) -> pl.DataFrame:
-        """One row per arrival, per cancelled job, and per worker that joined or left, in order."""
+        """One row per arrival and per cancelled job."""
+        return self.history.filter(~pl.col("decision").is_in(["joined", "left"]))
+
+    @property
+    def history(self) -> pl.DataFrame:
+        """The same, and a row per worker that joined or left, all in order."""
         file = self.path / "arrivals.parquet"
         parts = [file] if file.is_file() else sorted((self.path / "arrivals.parts").glob("*.parquet"))
         return pl.concat([read_table(part) for part in parts]) if parts else pl.DataFrame(schema=ARRIVALS)
@@ -197,7 +210,7 @@ class Recorder:
     def finish(self, facts: Mapping[str, Any]) -> None:
         """The arrivals as one file, and the last word."""
         self.flush()
-        write_parquet(Record(self.path).arrivals, self.path / "arrivals.parquet")
+        write_parquet(Record(self.path).history, self.path / "arrivals.parquet")
         shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
         self.summary(facts)
         self._drop_checkpoints()

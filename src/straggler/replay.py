@@ -21,7 +21,7 @@ def replay(record: Record, experiment: Experiment | None = None, data: Path | No
     """The fingerprint of the weights that a record leads to; give the experiment if text cannot hold it."""
     experiment = experiment or Experiment(**tomllib.loads(record.text))
     problem = experiment.problem(data)
-    arrivals = record.arrivals.filter(pl.col("decision") != "cancelled")
+    arrivals = record.history.filter(pl.col("decision") != "cancelled")
     engine = Replay(Compute(problem), arrivals.select("time", "worker", "index", "decision").iter_rows())
     budget = replace(experiment.budget(problem), seconds=max(arrivals["time"], default=0.0))
     server = experiment.server(problem)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from straggler.analysis.style import COLOURS, STYLE, STYLES
 from straggler.record import Record
 
-__all__ = ["comparison_figure", "error_against_workers"]
+__all__ = ["comparison_figure", "draw_staleness", "draw_timeline", "error_against_workers"]
 
 
 def comparison_figure(records: Mapping[str, Record], target: float, path: Path) -> Path:

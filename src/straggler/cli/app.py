@@ -24,13 +24,13 @@ app = typer.Typer(
 out, err = Console(highlight=False), Console(stderr=True, highlight=False)
 
 
-def find(run: str, folder: Path) -> Record:
+def find(run: str, folder: Path, option: str = "--out") -> Record:
     if Path(run).is_dir():
         return Record(run)
     matches = [path.parent for path in folder.glob("*/experiment.toml") if path.parent.name.startswith(run)]
     if len(matches) != 1:
         raise InputError(
-            f"{run!r} names {len(matches)} runs in {folder}; give a folder, or more of the id, or --out"
+            f"{run!r} names {len(matches)} runs in {folder}; give a folder, or more of the id, or {option}"
         )
     return Record(matches[0])
 

@@ -1,0 +1,96 @@
+"""Commands that show records in pictures: report, serve."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from straggler.catalogue import InputError
+from straggler.cli.app import err, find, out
+
+__all__ = ["report", "serve"]
+
+
+class Format(StrEnum):
+    """Of a report."""
+
+    html = "html"
+    md = "md"
+    pdf = "pdf"
+    png = "png"
+
+
+Things = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN|STUDY…",
+        help="Folders of runs, beginnings of their ids, or folders of studies (results/NAME).",
+    ),
+]
+File = Annotated[Path | None, typer.Option("--out", help="The file to write.", show_default="report.FORMAT")]
+Kind = Annotated[
+    Format | None,
+    typer.Option("--format", help="What to write.", show_default="what --out ends with, else html"),
+]
+Runs = Annotated[Path, typer.Option("--runs", help="Where runs are looked for by their id.")]
+
+
+def report(things: Things, out_file: File = None, format_: Kind = None, runs: Runs = Path("runs")) -> None:
+    """Write one file that shows runs or studies: what was run, what came out, how to run it again.
+
+    The HTML needs no network and nothing beside it. Several runs are laid over one another;
+    runs that differ only in their seed are averaged, with 95 % intervals.
+    """
+    from straggler.web.study import is_study  # pages take a second to import, so only who looks waits
+    from straggler.web.write import write_report
+
+    kind = format_ or by_name(out_file)
+    path = out_file or Path(f"report.{kind}")
+    studies = [Path(thing) for thing in things if is_study(Path(thing))]
+    records = [find(thing, runs, "--runs").path for thing in things if Path(thing) not in studies]
+    if kind in (Format.pdf, Format.png) and not records:
+        raise InputError(
+            f"--format {kind} draws runs, and {things[0]} is a study; use html or md, or name its runs"
+        )
+    with err.status(f"writing {path}"):
+        trouble = write_report(kind, records, studies, path)
+    for line in trouble:
+        err.print(f"left out: {line}", markup=False, soft_wrap=True)
+    out.print(f"report in {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
+
+
+def by_name(path: Path | None) -> Format:
+    ending = path.suffix.lstrip(".").lower() if path else "html"
+    if ending in ("htm", ""):
+        ending = "html"
+    if ending not in set(Format):
+        raise InputError(
+            f"--out {path}: it ends with none of {', '.join(Format)}; rename it, or say --format"
+        )
+    return Format(ending)
+
+
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")]
+Host = Annotated[str, typer.Option(help="Another address than this machine's own needs --token.")]
+Token = Annotated[
+    str | None, typer.Option(help="What visitors must know; without it only this machine may look.")
+]
+Results = Annotated[Path, typer.Option("--results", help="Where studies are.")]
+
+
+def serve(
+    runs: Runs = Path("runs"),
+    results: Results = Path("results"),
+    port: Port = 8765,
+    host: Host = "127.0.0.1",
+    token: Token = None,
+) -> None:
+    """Show runs live in a browser: watch, compare, and play with clusters before you train on them.
+
+    Open the address it prints. Runs of any engine that write to --runs appear by themselves.
+    Ctrl-C ends it; runs started from the page are saved first and can be resumed.
+    """
+    from straggler.web.server import serve as start_serving
+
+    start_serving(runs, results, host, port, token, lambda url: out.print(f"open {url}", soft_wrap=True))

@@ -1,0 +1,129 @@
+"""All pictures of some runs, in the order in which one wants to see them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from straggler.data.datasets import DataError, DataSet
+from straggler.data.partitions import class_counts
+from straggler.experiment import Experiment
+from straggler.problem import Supervised
+from straggler.web import staleness
+from straggler.web.classes import by_class, confusion, partition
+from straggler.web.curves import curves
+from straggler.web.facts import Facts, labels
+from straggler.web.figure import Figure
+from straggler.web.timeline import timeline
+from straggler.web.trajectory import trajectory
+
+__all__ = ["counted", "gallery", "live_gallery", "named", "partition_counts"]
+
+T = TypeVar("T")
+MOST_IN_DETAIL = 8  # runs of which each has pictures of its own
+MOST_COLUMNS = 200  # workers in the picture of the data
+
+
+def named(runs: Sequence[Facts]) -> tuple[dict[str, Facts], list[str]]:
+    """Runs by a name that is theirs alone, and the group (all but the seed alike) that each belongs to."""
+    groups = labels(runs)
+    several = {group for group in groups if groups.count(group) > 1}
+    names = [
+        f"{group}, seed {run.settings.get('seed')}" if group in several else group
+        for run, group in zip(runs, groups, strict=True)
+    ]
+    pairs = zip(names, runs, strict=True)
+    unique = [name if names.count(name) == 1 else f"{name} ({run.id})" for name, run in pairs]
+    return dict(zip(unique, runs, strict=True)), groups
+
+
+def gallery(runs: Sequence[Facts]) -> list[Figure]:
+    """Everything a report shows."""
+    everyone, _ = named(runs)
+    few = dict(list(everyone.items())[:MOST_IN_DETAIL])
+    summaries = {name: run.summary for name, run in few.items()}
+    parts = {name: found for name, run in few.items() if (found := partition_counts(run)) is not None}
+    attempts: dict[str, Callable[[], Figure | None]] = {
+        "the classes": lambda: by_class(summaries),
+        "the confusion": lambda: confusion(summaries),
+        "the data": lambda: partition(parts),
+        "the way of the weights": lambda: trajectory(few),
+    }
+    pictures = [attempted(runs, what, build) for what, build in attempts.items()]
+    return live_gallery(runs) + [picture for picture in pictures if picture is not None]
+
+
+def attempted(runs: Sequence[Facts], what: str, build: Callable[[], T]) -> T | None:
+    """What is built, or None and a remark: a record may hold anything, and the rest is still shown."""
+    try:
+        return build()
+    except (ValueError, TypeError, KeyError, AttributeError, pl.exceptions.PolarsError) as error:
+        runs[0].trouble.append(f"no picture of {what}: {type(error).__name__} {str(error)[:200]}")
+        return None
+
+
+def live_gallery(runs: Sequence[Facts]) -> list[Figure]:
+    """What changes while a run goes on: cheap enough to be drawn again every second."""
+    everyone, groups = named(runs)
+    tables = {name: run.curve for name, run in everyone.items()}
+    clock = runs[0].clock if len({run.clock for run in runs}) == 1 else "time (s)"
+    figures = attempted(runs, "the curves", lambda: curves(tables, clock, groups)) or []
+    few = {name: run for name, run in list(everyone.items())[:MOST_IN_DETAIL] if len(run.arrivals)}
+    arrivals = {name: run.arrivals for name, run in few.items()}
+    if not arrivals:
+        return figures
+    more = attempted(runs, "the arrivals", lambda: of_arrivals(few, arrivals, clock))
+    return figures + (more or [])
+
+
+def of_arrivals(runs: Mapping[str, Facts], arrivals: Mapping[str, pl.DataFrame], clock: str) -> list[Figure]:
+    first = [staleness.staleness(arrivals), staleness.over_time(arrivals, clock)]
+    bars = [bar for name, run in runs.items() for bar in per_run(name, run, len(runs) == 1)]
+    return [*first, *bars, staleness.gaps(arrivals), staleness.norms(arrivals, clock)]
+
+
+def per_run(name: str, run: Facts, alone: bool) -> list[Figure]:
+    """Pictures of one run's workers."""
+    try:
+        when = timeline(run.arrivals, run.durations, run.clock, run.events)
+    except ValueError as error:  # the experiment says other durations than those of the record
+        run.trouble.append(f"no delays in the timeline: {error}")
+        when = timeline(run.arrivals, None, run.clock, run.events)
+    if alone:
+        return [when, staleness.workers(run.arrivals)]
+    return [Figure(**vars(when) | {"name": f"timeline-{run.id}", "title": f"{when.title}: {name}"})]
+
+
+def partition_counts(run: Facts) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
+    """Samples by worker and class, dealt again as the run did; nothing is fetched for it."""
+    if run.experiment is None:
+        return None
+    keys = ("dataset", "partition", "workers", "seed", "validation")
+    return counted(*(str(getattr(run.experiment, key)) for key in keys))
+
+
+@lru_cache(maxsize=64)
+def counted(
+    dataset: str, partition: str, workers: str, seed: str, validation: str
+) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
+    experiment = Experiment(
+        dataset=dataset,
+        model="linear",
+        partition=partition,
+        workers=int(workers),
+        seed=int(seed),
+        validation=float(validation),
+    )
+    try:
+        here = experiment.dataset.status() if isinstance(experiment.dataset, DataSet) else None
+        if here is None or not (here.present and here.checksum_ok):
+            return None
+        problem = experiment.problem()
+    except (DataError, ValueError):
+        return None
+    assert isinstance(problem, Supervised)
+    labels = np.asarray(problem.labels("train"))
+    return problem.classes, class_counts(labels, problem.parts[:MOST_COLUMNS], len(problem.classes))

@@ -1,0 +1,168 @@
+"""Reports on paper: Markdown tables, and matplotlib pages as PDF or PNG. No browser is needed."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_pdf import PdfPages
+from matplotlib.figure import Figure
+
+from straggler.analysis.figures import draw_staleness, draw_timeline
+from straggler.analysis.markdown import markdown_table
+from straggler.analysis.style import COLOURS, STYLE, STYLES
+from straggler.web.facts import Facts, labels
+from straggler.web.gallery import named
+from straggler.web.report import again, summary_columns, summary_rows, title
+from straggler.web.study import Study
+
+__all__ = ["markdown", "pages", "write_pdf", "write_png"]
+
+MOST_TIMELINES = 4
+WIDTH = 9  # inches
+
+
+def markdown(runs: Sequence[Facts], studies: Sequence[Study]) -> str:
+    """The words and tables of a report."""
+    parts = [f"# {title(runs, studies)}"]
+    for study in studies:
+        parts.append(f"## Study {study.name}")
+        if study.claims:
+            parts.append(claims_table(study))
+        parts += study.texts().values()
+    if runs:
+        parts += [
+            "## Summary",
+            markdown_table(summary_columns, [list(map(plain, row)) for row in summary_rows(runs)]),
+        ]
+        parts.append(
+            "Intervals are 95 %: over seeds, or over the test samples of one run. NC: no convergence."
+        )
+        parts.append("## How to run it again")
+        for run, label in zip(runs, labels(runs), strict=True):
+            how = again(run, label)
+            parts.append(
+                f"{label} ({how['id']}, {how['status']}):\n\n```\n{how['command'] or how['given']}\n```"
+            )
+    return "\n\n".join(parts) + "\n"
+
+
+def claims_table(study: Study) -> str:
+    rows = []
+    for claim in study.claims:
+        low, high = claim["low"], claim["high"]
+        span = f" [{low}, {high}]" if low is not None and high is not None else ""
+        effect = "" if claim["effect"] is None else f"{claim['effect']}{span}"
+        rows.append([claim["statement"], claim["source"], claim["verdict"], effect, claim["cause"]])
+    cells = [[plain(cell) for cell in row] for row in rows]
+    return markdown_table(["claim", "source", "verdict", "effect [95 %]", "cause"], cells)
+
+
+def plain(cell: Any) -> str:
+    """Text that does not break a table."""
+    return "" if cell is None else str(cell).replace("|", "\\|").replace("\n", " ")
+
+
+def pages(runs: Sequence[Facts]) -> list[Figure]:
+    """Curves and staleness, timelines, classes: a figure each, if there is something to draw."""
+    everyone, _ = named(runs)
+    figures = [curve_page(everyone)]
+    with_jobs = {name: run for name, run in everyone.items() if len(run.arrivals)}
+    if with_jobs:
+        figures.append(timeline_page(dict(list(with_jobs.items())[:MOST_TIMELINES])))
+    with_classes = {name: run for name, run in everyone.items() if run.summary.get("confusion")}
+    if with_classes:
+        figures.append(class_page(dict(list(with_classes.items())[:MOST_TIMELINES])))
+    return figures
+
+
+def curve_page(runs: Mapping[str, Facts]) -> Figure:
+    with mpl.rc_context(STYLE):
+        page = Figure(figsize=(WIDTH, 6.5), layout="constrained")
+        (accuracy, loss), (staleness, norms) = page.subplots(2, 2)
+        draw_metric(accuracy, runs, "test_accuracy", "test accuracy (%)")
+        draw_metric(loss, runs, "test_loss", "test loss")
+        drawn = {name: run.record for name, run in runs.items() if len(run.arrivals)}
+        if drawn:
+            draw_staleness(staleness, drawn)
+        draw_norms(norms, runs)
+        handles, names = accuracy.get_legend_handles_labels()
+        if not handles:
+            handles, names = loss.get_legend_handles_labels()
+        page.legend(handles, names, loc="outside lower left", frameon=False)
+    return page
+
+
+def draw_metric(axes: Axes, runs: Mapping[str, Facts], column: str, unit: str) -> None:
+    for position, (name, run) in enumerate(runs.items()):
+        if column in run.curve.columns:
+            points = run.curve.select("seconds", column).drop_nulls()
+            axes.plot(points["seconds"], points[column], label=name, marker=".", **style(position))
+    axes.set(xlabel=next(iter(runs.values())).clock, ylabel=unit)
+
+
+def draw_norms(axes: Axes, runs: Mapping[str, Facts]) -> None:
+    for position, run in enumerate(runs.values()):
+        points = run.arrivals.select("time", "weight_norm").drop_nulls()
+        axes.plot(points["time"], points["weight_norm"], **style(position))
+    axes.set(xlabel=next(iter(runs.values())).clock, ylabel="norm of the weights")
+
+
+def style(position: int) -> dict[str, Any]:
+    return {"color": COLOURS[position % len(COLOURS)], "linestyle": STYLES[position % len(STYLES)]}
+
+
+def timeline_page(runs: Mapping[str, Facts]) -> Figure:
+    with mpl.rc_context(STYLE):
+        page = Figure(figsize=(WIDTH, 2.4 * len(runs)), layout="constrained")
+        for axes, (name, run) in zip(np.ravel(page.subplots(len(runs), 1)), runs.items(), strict=True):
+            draw_timeline(axes, name, run.record)
+    return page
+
+
+def class_page(runs: Mapping[str, Facts]) -> Figure:
+    """Confusion matrices side by side, percent of each row."""
+    with mpl.rc_context(STYLE):
+        columns = min(2, len(runs))
+        page = Figure(figsize=(WIDTH, 4.2 * -(-len(runs) // columns)), layout="constrained")
+        spots = np.ravel(page.subplots(-(-len(runs) // columns), columns))
+        for axes, (name, run) in zip(spots, runs.items(), strict=False):
+            counts = np.array(run.summary["confusion"])
+            shares = 100 * counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+            picture = axes.imshow(shares, cmap="cividis", vmin=0, vmax=100)
+            classes = list(run.summary.get("classes") or range(len(counts)))
+            axes.set_xticks(range(len(classes)), classes, rotation=90)
+            axes.set_yticks(range(len(classes)), classes)
+            axes.set(xlabel="recognised as", ylabel="is")
+            axes.set_title(name, fontsize=8)
+            axes.grid(visible=False)
+            page.colorbar(picture, ax=axes, label="% of the class")
+        for axes in spots[len(runs) :]:
+            axes.remove()
+    return page
+
+
+def write_pdf(figures: Sequence[Figure], path: Path) -> None:
+    with PdfPages(path) as pdf:
+        for figure in figures:
+            pdf.savefig(figure)
+
+
+def write_png(figures: Sequence[Figure], path: Path) -> None:
+    """All pages in one picture, one below the other."""
+    from PIL import Image
+
+    pictures = []
+    for figure in figures:
+        figure.savefig(buffer := path.with_name(f".{path.name}.page"), dpi=110, format="png")
+        with Image.open(buffer) as page:
+            pictures.append(page.convert("RGB"))
+        buffer.unlink()
+    whole = Image.new("RGB", (max(p.width for p in pictures), sum(p.height for p in pictures)), "white")
+    top = 0
+    for picture in pictures:
+        whole.paste(picture, (0, top))
+        top += picture.height
+    whole.save(path, format="PNG", optimize=True)

@@ -1,0 +1,166 @@
+"""One file that shows runs and studies: what was run, what came out, how to run it again."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, select_autoescape
+from plotly.offline import get_plotlyjs
+
+from straggler.analysis.tables import number
+from straggler.web.facts import Facts, labels, shell
+from straggler.web.gallery import gallery
+from straggler.web.intervals import over_seeds, share_interval
+from straggler.web.study import Study
+
+__all__ = ["STATIC", "again", "as_json", "html", "render", "summary_columns", "summary_rows", "title"]
+
+STATIC = Path(__file__).parent / "static"
+summary_columns = ["run", "seeds", "test accuracy (%)", "test loss"]
+summary_columns += ["updates", "gradients", "staleness", "time (s)"]
+VERSIONS = ("straggler", "torch", "numpy")
+
+
+@lru_cache(maxsize=1)
+def templates() -> Environment:
+    found = Environment(
+        loader=PackageLoader("straggler.web"), autoescape=select_autoescape(default=True), trim_blocks=True
+    )
+    found.filters["number"] = number
+    return found
+
+
+def render(template: str, **values: Any) -> str:
+    return templates().get_template(template).render(**values)
+
+
+def html(runs: Sequence[Facts], studies: Sequence[Study] = (), embedded: bool = True) -> str:
+    """The report; embedded, it needs nothing but itself."""
+    figures = [figure.spec() for figure in gallery(runs)] if runs else []
+    scripts = [get_plotlyjs()] if figures else []
+    scripts += [read("draw.js"), read("report.js")]
+    return render(
+        "report.html",
+        title=title(runs, studies),
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        style=read("style.css") if embedded else None,
+        scripts=scripts if embedded else [],
+        runs=[again(run, label) for run, label in zip(runs, labels(runs), strict=True)],
+        columns=summary_columns,
+        rows=summary_rows(runs),
+        studies=[study.read() for study in studies],
+        figures=figures,
+        data=as_json(figures),
+        trouble=[f"{thing.path.name}: {line}" for thing in studies for line in thing.trouble]
+        + [f"{run.id}: {line}" for run in runs for line in run.trouble],
+    )
+
+
+def read(name: str) -> str:
+    return (STATIC / name).read_text()
+
+
+def title(runs: Sequence[Facts], studies: Sequence[Study]) -> str:
+    names = [study.name for study in studies]
+    if len(runs) == 1:
+        names.append(
+            f"{runs[0].method} × {runs[0].settings.get('workers')}, {runs[0].settings.get('dataset')}"
+        )
+    elif runs:
+        names.append(f"{len(runs)} runs")
+    return "Straggler: " + ", ".join(names)
+
+
+def as_json(value: Any) -> str:
+    """JSON that may stand within a page's script element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "")
+
+
+def again(run: Facts, label: str) -> dict[str, Any]:
+    """What one needs to run it again."""
+    environment = run.environment
+    command = environment.get("command")
+    given = [str(word) for word in command] if isinstance(command, list) else []
+    versions = environment.get("versions")
+    versions = versions if isinstance(versions, dict) else {}
+    return {
+        "label": label,
+        "id": run.id,
+        "status": run.status,
+        "error": run.summary.get("error"),
+        "command": shell(run.again()),
+        "given": shell(["straggler", *given[1:]]) if len(given) > 1 else "",
+        "toml": run.record.text if not run.trouble else "",
+        "facts": {
+            "started": environment.get("started"),
+            "git": environment.get("git"),
+            "python": environment.get("python"),
+            **{name: versions.get(name) for name in VERSIONS},
+            "machine": environment.get("platform"),
+            "cores": environment.get("cores"),
+            "weights (SHA-256)": run.summary.get("weights_sha256"),
+        },
+    }
+
+
+def summary_rows(runs: Sequence[Facts]) -> list[list[str]]:
+    """A row per group of runs that differ in nothing but the seed."""
+    groups: dict[str, list[Facts]] = {}
+    for run, label in zip(runs, labels(runs), strict=True):
+        groups.setdefault(label, []).append(run)
+    return [summary_row(label, group) for label, group in groups.items()]
+
+
+def summary_row(label: str, runs: Sequence[Facts]) -> list[str]:
+    def cell(key: str, digits: int) -> str:
+        values = [run.summary[key] for run in runs if isinstance(run.summary.get(key), int | float)]
+        if not values:
+            return "–"
+        mean, half = over_seeds([float(value) for value in values])
+        return number(mean, digits) + (f" ± {number(half, digits)}" if half is not None else "")
+
+    whole = [cell(key, 0) for key in ("updates", "gradients")]
+    return [
+        label,
+        str(len(runs)),
+        accuracy_cell(runs),
+        cell("test_loss", 4),
+        *whole,
+        cell("mean_staleness", 2),
+        cell("seconds", 1),
+    ]
+
+
+def accuracy_cell(runs: Sequence[Facts]) -> str:
+    """Mean ± interval over the seeds that learnt; one run has the interval of its test set; NC is said."""
+    learnt = [
+        run
+        for run in runs
+        if run.summary.get("converged") and isinstance(run.summary.get("test_accuracy"), int | float)
+    ]
+    over = [run for run in runs if "converged" in run.summary]
+    if not learnt:
+        return "NC" if any(run.summary["converged"] is False for run in over) else "–"
+    accuracies = [float(run.summary["test_accuracy"]) for run in learnt]
+    missed = len(over) - len(learnt)
+    remark = f" ({missed} of {len(over)} NC)" if missed else ""
+    mean, half = over_seeds(accuracies)
+    if half is not None:
+        return f"{number(mean)} ± {number(half)}{remark}"
+    samples = counted_on(learnt[0])
+    if not samples or not 0 <= mean <= 100:
+        return number(mean) + remark
+    low, high = share_interval(mean, samples)
+    return f"{number(mean)} [{number(low, 1)}, {number(high, 1)}]{remark}"
+
+
+def counted_on(run: Facts) -> int:
+    """How many the accuracy was counted on."""
+    try:
+        return int(sum(map(sum, run.summary.get("confusion") or [])))
+    except (TypeError, ValueError):
+        return 0

@@ -1,0 +1,204 @@
+"""The page that shows runs while they happen: what it is asked, and what it answers."""
+
+import gzip
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from plotly.offline import get_plotlyjs
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from straggler.catalogue import InputError
+from straggler.delays import DurationError
+from straggler.record import RecordError
+from straggler.web.choices import choices, experiment_of, settings_from
+from straggler.web.live import Watcher
+from straggler.web.preview import preview
+from straggler.web.report import STATIC, as_json, html, render
+from straggler.web.safety import Guard, is_loopback
+from straggler.web.shelf import Shelf
+from straggler.web.starter import Starter
+
+__all__ = ["make_app", "serve"]
+
+MOST_BYTES = 20_000  # of what a page may send
+FOR_EVER = "public, max-age=31536000, immutable"
+
+
+class Answers:
+    """Everything that can be asked."""
+
+    def __init__(self, runs: Path, results: Path, token: str) -> None:
+        self.shelf, self.starter, self.token = Shelf(runs, results), Starter(runs), token
+        self.watcher = Watcher(self.shelf, self.starter)
+        self.ready: Callable[[], None] = lambda: None
+
+    def page(self, request: Request) -> Response:
+        text = render("page.html", token=self.token, choices=as_json(choices()))
+        return HTMLResponse(text, headers={"cache-control": "no-store"})
+
+    def plotly_script(self, request: Request) -> Response:
+        headers = {"cache-control": FOR_EVER, "content-type": "text/javascript; charset=utf-8"}
+        if "gzip" in request.headers.get("accept-encoding", "") and not is_loopback(
+            request.url.hostname or ""
+        ):
+            return Response(zipped_plotly(), headers=headers | {"content-encoding": "gzip"})
+        return Response(get_plotlyjs(), headers=headers)
+
+    def runs(self, request: Request) -> Response:
+        return JSONResponse(self.shelf.rows())
+
+    def figures(self, request: Request) -> Response:
+        names = request.query_params.getlist("id")
+        whole = request.query_params.get("whole") == "1"
+        return json_text(self.shelf.page(names, whole))
+
+    def preview(self, request: Request) -> Response:
+        given: dict[str, Any] = dict(request.query_params)
+        if "delay" in given:
+            given["delay"] = request.query_params.getlist("delay")
+        settings = settings_from(given)
+        return json_text(as_json(preview(experiment_of(settings), settings)))
+
+    def report(self, request: Request) -> Response:
+        names = request.path_params["names"].split(",")
+        download = request.query_params.get("download") == "1"
+        text = html([self.shelf.facts(name)[1] for name in names], embedded=download)
+        return page_or_file(text, f"straggler-{names[0]}.html", download)
+
+    def study_report(self, request: Request) -> Response:
+        study = self.shelf.study(request.path_params["name"])
+        download = request.query_params.get("download") == "1"
+        return page_or_file(html([], [study], embedded=download), f"straggler-{study.name}.html", download)
+
+    async def events(self, request: Request) -> Response:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(self.watcher.events(), media_type="text/event-stream", headers=headers)
+
+    async def start(self, request: Request) -> Response:
+        body = await request.body()
+        if len(body) > MOST_BYTES:
+            raise InputError(f"{len(body)} bytes: at most {MOST_BYTES} are read")
+        given = await request.json()
+        if not isinstance(given, dict):
+            raise InputError("send the settings as a JSON object")
+        settings = settings_from(given)
+        return JSONResponse(await run_in_threadpool(self._start, settings))
+
+    def _start(self, settings: dict[str, Any]) -> dict[str, Any]:
+        experiment = experiment_of(settings)
+        return {"id": experiment.id, "started": self.starter.start(experiment, settings)}
+
+    def stop(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if not self.starter.stop(name):
+            raise InputError(
+                f"{name[:40]!r} was not started from this page, or is over; press Ctrl-C where it runs"
+            )
+        return JSONResponse({"id": name, "stopping": True})
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self.ready()
+        yield
+        await run_in_threadpool(self.starter.close)
+
+    def routes(self) -> list[Route | Mount]:
+        return [
+            Route("/", self.page),
+            Route("/static/plotly.js", self.plotly_script),
+            Mount("/static", StaticFiles(directory=STATIC)),
+            Route("/api/runs", self.runs, methods=["GET"]),
+            Route("/api/runs", self.start, methods=["POST"]),
+            Route("/api/runs/{name}/stop", self.stop, methods=["POST"]),
+            Route("/api/figures", self.figures),
+            Route("/api/preview", self.preview),
+            Route("/api/events", self.events),
+            Route("/reports/runs/{names}", self.report),
+            Route("/reports/studies/{name}", self.study_report),
+        ]
+
+
+@lru_cache(maxsize=1)
+def zipped_plotly() -> bytes:
+    return gzip.compress(get_plotlyjs().encode(), 6)
+
+
+def json_text(text: str) -> Response:
+    return Response(text, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def page_or_file(text: str, name: str, download: bool) -> Response:
+    headers = {"content-disposition": f'attachment; filename="{name}"'} if download else {}
+    return HTMLResponse(text, headers=headers | {"cache-control": "no-store"})
+
+
+def complaint(status: int) -> Callable[[Request, Exception], Response]:
+    """An error as a line of text."""
+    return lambda request, error: PlainTextResponse(str(error), status)
+
+
+def missing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return PlainTextResponse(error.detail, error.status_code)
+
+
+def make_app(
+    runs: Path, results: Path, host: str = "127.0.0.1", token: str | None = None
+) -> tuple[Starlette, str]:
+    """The application, and the token that starting and stopping needs."""
+    secret = token or secrets.token_urlsafe(24)
+    answers = Answers(runs, results, secret)
+    guard = Middleware(Guard, host=host, token=secret, closed=token is not None)
+    errors: dict[Any, Any] = {HTTPException: missing}
+    errors |= {error: complaint(400) for error in (InputError, DurationError, ValueError)}
+    errors[RecordError] = complaint(404)
+    app = Starlette(
+        routes=answers.routes(), middleware=[guard], lifespan=answers.lifespan, exception_handlers=errors
+    )
+    app.state.answers = answers
+    return app, secret
+
+
+class Server(uvicorn.Server):
+    """Lets go of the pages that listen as soon as Ctrl-C is pressed."""
+
+    def __init__(self, config: uvicorn.Config, watcher: Watcher) -> None:
+        super().__init__(config)
+        self._watcher = watcher
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._watcher.closing = True
+        super().handle_exit(sig, frame)
+
+
+def serve(
+    runs: Path, results: Path, host: str, port: int, token: str | None, ready: Callable[[str], None]
+) -> None:
+    """Answer until Ctrl-C; runs that were started from the page are saved and stopped."""
+    if not is_loopback(host) and token is None:
+        raise InputError(
+            f"--host {host} can be reached by others: protect it with --token SECRET, or leave --host out"
+        )
+    app, _ = make_app(runs, results, host, token)
+    config = uvicorn.Config(
+        app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=1, server_header=False
+    )
+    server = Server(config, app.state.answers.watcher)
+    socket = config.bind_socket()
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{socket.getsockname()[1]}/" + (f"?token={token}" if token else "")
+    app.state.answers.ready = lambda: ready(url)
+    server.run(sockets=[socket])

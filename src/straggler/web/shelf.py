@@ -1,0 +1,224 @@
+"""The folder of runs as a live page needs it: rows that are cheap to look at again, and whole records."""
+
+import json
+import os
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from straggler.record import RecordError
+from straggler.web.facts import Facts
+from straggler.web.gallery import gallery, live_gallery
+from straggler.web.report import again, as_json, summary_columns, summary_rows
+from straggler.web.study import Study, is_study
+
+__all__ = ["Shelf", "Stamp"]
+
+Stamp = tuple[Any, ...]  # changes when what was read changed
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
+SHOWN = ("dataset", "model", "workers", "delay", "partition", "lr", "momentum", "engine", "seed")
+NUMBERS = (
+    "spent",
+    "test_accuracy",
+    "mean_staleness",
+    "updates",
+    "gradients",
+    "seconds",
+    "converged",
+    "error",
+)
+QUIET_SECONDS = 30.0  # after which a run that nobody holds is taken for dead
+KEPT_RECORDS, KEPT_PAGES = 8, 24
+MOST_COMPARED = 40
+
+
+class Shelf:
+    """All runs and studies below two folders; everything is read again only if it changed."""
+
+    def __init__(self, runs: Path, results: Path) -> None:
+        self.runs, self.results = runs, results
+        self._rows: dict[str, tuple[Stamp, dict[str, Any]]] = {}
+        self._studies: dict[str, tuple[Stamp, dict[str, Any]]] = {}
+        self._facts: OrderedDict[str, tuple[Stamp, Facts]] = OrderedDict()
+        self._pages: OrderedDict[Stamp, str] = OrderedDict()
+        self._parts: dict[str, tuple[list[str], pl.DataFrame]] = {}  # arrivals of runs that go on
+        self._lock = threading.RLock()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per run; one that cannot be read is a row that says so."""
+        with self._lock:
+            held = locked_files()
+            found: dict[str, tuple[Stamp, dict[str, Any]]] = {}
+            for folder in folders(self.runs):
+                stamp = stamp_of(folder, ("experiment.toml", "summary.json"))
+                if stamp[0] is None:
+                    continue
+                before = self._rows.get(folder.name)
+                row = before[1] if before and before[0] == stamp else row_of(folder)
+                found[folder.name] = (stamp, alive(folder, row, held))
+            self._rows = found
+            return [row for _, row in found.values()]
+
+    def studies(self) -> list[dict[str, Any]]:
+        """A row per study."""
+        with self._lock:
+            found: dict[str, tuple[Stamp, dict[str, Any]]] = {}
+            for folder in folders(self.results):
+                if is_study(folder):
+                    stamp = stamp_of(folder, sorted(entry.name for entry in folder.iterdir()))
+                    before = self._studies.get(folder.name)
+                    row = before[1] if before and before[0] == stamp else study_row(folder)
+                    found[folder.name] = (stamp, row)
+            self._studies = found
+            return [row for _, row in found.values()]
+
+    def folder(self, name: str, below: Path | None = None) -> Path:
+        """The folder of a run or study of this name; whatever leads elsewhere does not exist."""
+        place = below or self.runs
+        folder = place / name
+        if not NAME.fullmatch(name) or not folder.resolve().is_relative_to(place.resolve()):
+            raise RecordError(f"there is no run {name[:40]!r}")
+        return folder
+
+    def study(self, name: str) -> Study:
+        folder = self.folder(name, self.results)
+        if not is_study(folder):
+            raise RecordError(f"there is no study {name!r}")
+        return Study(folder)
+
+    def facts(self, name: str) -> tuple[Stamp, Facts]:
+        """A run's record as it is now."""
+        folder = self.folder(name)
+        with self._lock:
+            names = ("experiment.toml", "summary.json", "curve.parquet", "arrivals.parquet", "arrivals.parts")
+            stamp = stamp_of(folder, names)
+            before = self._facts.get(name)
+            if before is None or before[0] != stamp:
+                facts = Facts(folder)
+                if stamp[3] is None:
+                    self._follow(facts)
+                else:
+                    self._parts.pop(name, None)
+                self._facts[name] = before = (stamp, facts)
+            self._facts.move_to_end(name)
+            while len(self._facts) > KEPT_RECORDS:
+                self._facts.popitem(last=False)
+            return before
+
+    def page(self, names: Sequence[str], whole: bool) -> str:
+        """Pictures and words of some runs as JSON."""
+        found = [self.facts(name) for name in list(dict.fromkeys(names))[:MOST_COMPARED]]
+        key = (whole, *(stamp for stamp, _ in found), *names)
+        page = self._pages.get(key)
+        if page is None:
+            page = as_json(described([facts for _, facts in found], whole))  # takes long, so without the lock
+            with self._lock:
+                self._pages[key] = page
+                while len(self._pages) > KEPT_PAGES:
+                    self._pages.popitem(last=False)
+        return page
+
+    def _follow(self, facts: Facts) -> None:
+        """Arrivals of a run that goes on: only the parts that are new are read."""
+        files = sorted(file.name for file in (facts.record.path / "arrivals.parts").glob("*.parquet"))
+        known, table = self._parts.get(facts.id, ([], pl.DataFrame()))
+        if files[: len(known)] != known:  # it went back to a checkpoint
+            known, table = [], pl.DataFrame()
+        fresh = []
+        try:
+            for name in files[len(known) :]:
+                fresh.append(pl.read_parquet(facts.record.path / "arrivals.parts" / name))
+        except (OSError, pl.exceptions.PolarsError):  # the run ended meanwhile, and they became one file
+            return
+        if fresh:
+            table = pl.concat([table, *fresh] if len(table) else fresh)
+        if len(table):
+            self._parts[facts.id] = (files, table)
+            facts.arrivals = table
+
+
+def described(runs: Sequence[Facts], whole: bool) -> dict[str, Any]:
+    figures = gallery(runs) if whole and runs else live_gallery(runs) if runs else []
+    return {
+        "runs": [again(run, run.method) | {"report": f"/reports/runs/{run.id}"} for run in runs],
+        "columns": summary_columns,
+        "rows": summary_rows(runs),
+        "figures": [figure.spec() for figure in figures],
+        "trouble": [f"{run.id}: {line}" for run in runs for line in run.trouble],
+    }
+
+
+def folders(place: Path) -> list[Path]:
+    try:
+        return sorted(
+            Path(entry.path) for entry in os.scandir(place) if entry.is_dir() and NAME.fullmatch(entry.name)
+        )
+    except OSError:
+        return []
+
+
+def stamp_of(folder: Path, names: Sequence[str]) -> Stamp:
+    """When each of these files was written, None for those that are not there."""
+    stamps: list[tuple[int, int, int] | None] = []
+    for name in names:
+        try:
+            status = (folder / name).stat()
+            stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        except OSError:
+            stamps.append(None)
+    return tuple(stamps)
+
+
+def row_of(folder: Path) -> dict[str, Any]:
+    """What the list of runs shows of one."""
+    row: dict[str, Any] = {"id": folder.name}
+    try:
+        facts = Facts(folder)
+        settings, summary = facts.settings, facts.summary
+        row |= {key: settings.get(key) for key in SHOWN} | {key: summary.get(key) for key in NUMBERS}
+        row |= {"status": facts.status, "method": facts.method, "trouble": facts.trouble[:1]}
+        row["started"] = facts.environment.get("started")
+        row["delay"] = " + ".join(map(str, settings.get("delay") or []))
+        row["spent"] = 1.0 if facts.status in ("finished", "diverged") else row["spent"]
+        json.dumps(row, allow_nan=False)
+    except (RecordError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        return {"id": folder.name, "status": "damaged", "trouble": [str(error).splitlines()[0][:300]]}
+    return row
+
+
+def study_row(folder: Path) -> dict[str, Any]:
+    study = Study(folder).read()
+    return {
+        "name": study.name,
+        "runs": study.runs,
+        "verdicts": study.verdicts(),
+        "documents": list(study.documents),
+        "trouble": study.trouble[:1],
+    }
+
+
+def alive(folder: Path, row: dict[str, Any], held: set[int] | None) -> dict[str, Any]:
+    """A run that says it is running, but that nobody holds and that has been quiet, was killed."""
+    if row.get("status") not in ("running", "lost"):
+        return row
+    try:
+        locked = held is not None and (folder / ".lock").stat().st_ino in held
+        quiet = time.time() - (folder / "summary.json").stat().st_mtime
+    except OSError:
+        return row
+    return row | {"status": "running" if locked or quiet < QUIET_SECONDS else "lost"}
+
+
+def locked_files() -> set[int] | None:
+    """Inodes of the files that a process of this machine holds locked; None where nobody can tell."""
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+        return {int(line.split()[5].rsplit(":", 1)[1]) for line in lines if "->" not in line}
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,139 @@
+// The list of runs: filter, sort, select.
+
+import { known, listen } from "./api.js";
+import { element, number, progress } from "./words.js";
+
+const COLUMNS = [
+  ["method", "method", (row) => row.method ?? "?"],
+  ["dataset", "data set", (row) => row.dataset ?? ""],
+  ["model", "model", (row) => row.model ?? "", "wide"],
+  ["workers", "workers", (row) => number(row.workers)],
+  ["delay", "delay", (row) => (row.delay || "none").replaceAll("seconds=", "").replaceAll(".0", ""), "wide"],
+  ["partition", "data split", (row) => row.partition ?? "", "wide"],
+  ["lr", "lr", (row) => number(row.lr, 6), "wide"],
+  ["seed", "seed", (row) => number(row.seed), "wide"],
+  ["test_accuracy", "accuracy (%)", (row) => (row.converged === false ? "NC" : number(row.test_accuracy))],
+  ["mean_staleness", "staleness", (row) => number(row.mean_staleness)],
+  ["seconds", "time (s)", (row) => number(row.seconds, 0), "wide"],
+  ["started", "started", (row) => (row.started ?? "").replace("T", " ").slice(0, 16), "wide"],
+];
+const MOST_ROWS = 400;
+const selected = new Set();
+const lines = new Map();  // id: its row in the table
+let sort = { key: "started", down: true };
+const byId = (id) => document.getElementById(id);
+
+function heads() {
+  const row = byId("table").tHead.rows[0];
+  row.replaceChildren(element("th", { scope: "col" }, element("span", { className: "hidden", textContent: "select" })));
+  for (const [key, text, , kind] of [["status", "status"], ...COLUMNS]) {
+    const button = element("button", { type: "button", textContent: text });
+    button.addEventListener("click", () => {
+      sort = { key, down: sort.key === key ? !sort.down : false };
+      show();
+      byId("table").querySelector(`[data-key="${key}"] button`).focus();
+    });
+    const head = element("th", { scope: "col", className: kind ?? "" }, button);
+    head.dataset.key = key;
+    row.append(head);
+  }
+}
+
+function wanted() {
+  const words = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const status = byId("status").value;
+  const rows = [...known.runs.values()].filter((row) => {
+    const text = Object.values(row).join(" ").toLowerCase();
+    return (!status || row.status === status) && words.every((word) => text.includes(word));
+  });
+  const value = (row) => row[sort.key] ?? null;
+  rows.sort((a, b) => {
+    const [x, y] = [value(a), value(b)];
+    if (x === y) return a.id < b.id ? -1 : 1;
+    if (x === null) return 1;
+    if (y === null) return -1;
+    return (x < y ? -1 : 1) * (sort.down ? -1 : 1);
+  });
+  return rows;
+}
+
+function cells(row) {
+  const box = element("input", { type: "checkbox", checked: selected.has(row.id), "aria-label": `Select run ${row.id}` });
+  box.addEventListener("change", () => {
+    if (box.checked) selected.add(row.id); else selected.delete(row.id);
+    buttons();
+  });
+  const made = [element("td", {}, box), state(row)];
+  for (const [key, , text, kind] of COLUMNS) {
+    const cell = element("td", { className: kind ?? "", title: String(row[key] ?? "") });
+    if (key === "method") cell.append(element("a", { href: `#/run/${encodeURIComponent(row.id)}`, textContent: text(row) }));
+    else cell.textContent = text(row);
+    made.push(cell);
+  }
+  return made;
+}
+
+function state(row) {
+  const cell = element("td", {}, element("span", { className: `status-${row.status}`, textContent: row.status }));
+  if (row.status === "running") {
+    const bar = element("div", { className: "progress", role: "progressbar", "aria-label": "used" }, element("div"));
+    progress(bar, row);
+    cell.append(bar);
+  }
+  if (row.trouble?.length) cell.title = row.trouble[0];
+  return cell;
+}
+
+function line(row) {
+  const before = lines.get(row.id);
+  if (before && before.row === row) return before.made;
+  const made = before?.made ?? element("tr");
+  const focused = made.contains(document.activeElement) && document.activeElement.tagName;
+  made.replaceChildren(...cells(row));
+  if (focused) made.querySelector(focused)?.focus();
+  lines.set(row.id, { row, made });
+  return made;
+}
+
+export function show() {
+  for (const head of byId("table").tHead.rows[0].cells) {
+    if (head.dataset.key === sort.key) head.setAttribute("aria-sort", sort.down ? "descending" : "ascending");
+    else head.removeAttribute("aria-sort");
+  }
+  const rows = wanted();
+  const body = byId("table").tBodies[0];
+  const made = rows.slice(0, MOST_ROWS).map(line);
+  if (made.length !== body.rows.length || made.some((one, position) => body.rows[position] !== one)) {
+    body.replaceChildren(...made);
+  }
+  const cut = rows.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown` : "";
+  byId("count").textContent = `${number(rows.length)} of ${number(known.runs.size)} runs${cut}`;
+  byId("none").hidden = known.runs.size > 0;
+  buttons();
+  studies();
+}
+
+function buttons() {
+  for (const id of selected) if (!known.runs.has(id)) selected.delete(id);
+  byId("compare").disabled = selected.size < 2;
+  byId("compare").textContent = selected.size ? `Compare the ${selected.size} selected` : "Compare the selected";
+}
+
+function studies() {
+  byId("studies").hidden = !known.studies.length;
+  byId("studies").querySelector("ul").replaceChildren(...known.studies.map((study) => {
+    const verdicts = Object.entries(study.verdicts).map(([verdict, count]) => `${count} ${verdict}`).join(", ");
+    const words = [study.runs ? `${number(study.runs)} runs` : "", verdicts, ...study.trouble].filter(Boolean);
+    return element("li", { className: "card" },
+      element("a", { href: `/reports/studies/${encodeURIComponent(study.name)}`, textContent: study.name }),
+      element("span", { className: "muted", textContent: ` ${words.join(" · ")}` }));
+  }));
+}
+
+export function begin() {
+  heads();
+  byId("filter").addEventListener("input", show);
+  byId("status").addEventListener("change", show);
+  byId("compare").addEventListener("click", () => { location.hash = `#/run/${[...selected].join(",")}`; });
+  listen(() => { if (!byId("runs").hidden) show(); });
+}

@@ -1,0 +1,59 @@
+// Text and small pieces of a page; whatever comes from a record is set as text, never as HTML.
+
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key.startsWith("aria-") || key === "role" || key === "scope" || key === "for") made.setAttribute(key, value);
+    else made[key] = value;
+  }
+  made.append(...children);
+  return made;
+}
+
+export function number(value, digits = 2) {
+  if (typeof value !== "number") return "–";
+  return value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: 0 });
+}
+
+export function progress(bar, row) {
+  const running = row && row.status === "running";
+  bar.hidden = !running;
+  if (!running) return;
+  const percent = Math.round(100 * (row.spent ?? 0));
+  bar.setAttribute("aria-valuenow", percent);
+  bar.firstElementChild.style.width = `${percent}%`;
+}
+
+export function sentence(row) {
+  if (!row) return "";
+  const parts = [row.status];
+  if (row.status === "running") parts.push(`${Math.round(100 * (row.spent ?? 0))} %`);
+  if (typeof row.test_accuracy === "number") parts.push(`accuracy ${number(row.test_accuracy, 1)} %`);
+  if (typeof row.mean_staleness === "number") parts.push(`mean staleness ${number(row.mean_staleness, 1)}`);
+  if (typeof row.updates === "number") parts.push(`${number(row.updates)} updates`);
+  if (row.converged === false) parts.push("no convergence");
+  if (row.error) parts.push(row.error);
+  if (row.status === "lost") parts.push("nobody writes it any more; straggler resume goes on");
+  return parts.join(" · ");
+}
+
+export function table(place, columns, rows) {
+  const heads = columns.map((name) => element("th", { scope: "col", textContent: name }));
+  const lines = rows.map((cells) => element("tr", {}, ...cells.map((cell, position) => (
+    position === 0 ? element("th", { scope: "row", textContent: cell })
+      : element("td", { className: "number", textContent: cell })))));
+  place.replaceChildren(element("table", {},
+    element("caption", { textContent: "Summary (intervals of 95 %)" }),
+    element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...lines)));
+}
+
+export async function copy(button, text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Press Ctrl+C";
+    getSelection().selectAllChildren(document.getElementById("command"));
+  }
+  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+}

@@ -1,0 +1,131 @@
+"""A study's folder: tables in Markdown, claims with verdicts, figures, summaries of its runs."""
+
+import base64
+import json
+import mimetypes
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import polars as pl
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+__all__ = ["Study", "is_study"]
+
+CLAIM_KEYS = ("statement", "source", "verdict", "effect", "low", "high", "cause")
+PICTURES = (".png", ".svg", ".jpg", ".jpeg", ".webp")
+MOST_BYTES = 20_000_000  # of a picture that goes into a page
+
+
+def count_runs(summaries: pl.DataFrame) -> int:
+    """Cells may share a run."""
+    return summaries["id"].n_unique() if "id" in summaries.columns else len(summaries)
+
+
+def is_study(folder: Path) -> bool:
+    """Whether there is anything in a folder that a study leaves."""
+    if not folder.is_dir() or (folder / "experiment.toml").exists():
+        return False
+    return any(True for pattern in ("*.md", "claims.json", "summar*.parquet") for _ in folder.glob(pattern))
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the study, whole in its address."""
+
+    name: str
+    source: str
+
+
+class Study:
+    """What a study's folder holds; what is damaged is said and does not stop the rest."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.name
+        self.trouble: list[str] = []
+
+    @cached_property
+    def documents(self) -> dict[str, str]:
+        """The Markdown files as safe HTML: whatever HTML they hold is shown as text."""
+        found = {}
+        for file in sorted(self.path.glob("*.md")):
+            try:
+                found[file.stem] = self._render(file.read_text())
+            except (OSError, UnicodeDecodeError) as error:
+                self.trouble.append(f"{file.name} cannot be read: {error}")
+        return found
+
+    def read(self) -> "Study":
+        """Look at everything now, so that all trouble is known."""
+        _ = self.documents, self.claims, self.pictures, self.runs
+        return self
+
+    def texts(self) -> dict[str, str]:
+        """The Markdown files as they are."""
+        return {file.stem: file.read_text(errors="replace") for file in sorted(self.path.glob("*.md"))}
+
+    @cached_property
+    def claims(self) -> list[dict[str, Any]]:
+        file = self.path / "claims.json"
+        if not file.is_file():
+            return []
+        try:
+            claims = json.loads(file.read_text())
+            return [{key: claim.get(key) for key in CLAIM_KEYS} for claim in claims]
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            self.trouble.append(f"claims.json cannot be read: {error}")
+            return []
+
+    @cached_property
+    def pictures(self) -> list[Picture]:
+        """Figures that no document shows already."""
+        files = sorted(file for file in self.path.rglob("*") if file.suffix.lower() in PICTURES)
+        shown = " ".join(self.texts().values())
+        wanted = [file for file in files if file.name not in shown]
+        pictures = [(file.stem, self._embedded(file)) for file in wanted]
+        return [Picture(name, source) for name, source in pictures if source]
+
+    @cached_property
+    def runs(self) -> int:
+        """How many runs its summaries are of."""
+        tables = sorted(self.path.glob("summar*.parquet"))
+        try:
+            return sum(count_runs(pl.read_parquet(table)) for table in tables)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            self.trouble.append(f"summaries cannot be read: {str(error).splitlines()[0]}")
+            return 0
+
+    def verdicts(self) -> dict[str, int]:
+        """How often each verdict was given."""
+        counts: dict[str, int] = {}
+        for claim in self.claims:
+            verdict = str(claim["verdict"])
+            counts[verdict] = counts.get(verdict, 0) + 1
+        return counts
+
+    def _render(self, text: str) -> str:
+        reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+        tokens = reader.parse(text)
+        for token in tokens:
+            self._embed_images(token)
+        return str(reader.renderer.render(tokens, reader.options, {}))
+
+    def _embed_images(self, token: Token) -> None:
+        """A page in one file brings its pictures along; those from elsewhere are left out."""
+        for child in token.children or []:
+            if child.type == "image":
+                file = (self.path / unquote(str(child.attrs.get("src", "")))).resolve()
+                inside = file.is_relative_to(self.path.resolve()) and file.suffix.lower() in PICTURES
+                child.attrs["src"] = (self._embedded(file) if inside else "") or "data:,"
+
+    def _embedded(self, file: Path) -> str:
+        try:
+            if file.stat().st_size > MOST_BYTES:
+                return ""
+            content = base64.b64encode(file.read_bytes()).decode()
+        except OSError:
+            return ""
+        return f"data:{mimetypes.guess_type(file.name)[0]};base64,{content}"

@@ -1,0 +1,41 @@
+"""A report on disk: whole or absent, in the format that is asked for."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from straggler.catalogue import InputError
+from straggler.web.facts import Facts
+from straggler.web.printed import markdown, pages, write_pdf, write_png
+from straggler.web.report import html
+from straggler.web.study import Study
+
+__all__ = ["write_report"]
+
+
+def write_report(kind: str, runs: Sequence[Path], studies: Sequence[Path], path: Path) -> list[str]:
+    """Write it beside, then rename it; answer with what could not be read."""
+    records, folders = [Facts(run) for run in runs], [Study(study) for study in studies]
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fill(kind, records, folders, temporary)
+        temporary.replace(path)
+    except OSError as error:
+        message = f"{path} cannot be written ({error.strerror}); choose another file with --out"
+        raise InputError(message) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    trouble = [study.trouble for study in folders] + [run.trouble for run in records]
+    return list(dict.fromkeys(line for lines in trouble for line in lines))
+
+
+def fill(kind: str, runs: Sequence[Facts], studies: Sequence[Study], path: Path) -> None:
+    if kind == "html":
+        path.write_text(html(runs, studies))
+    elif kind == "md":
+        path.write_text(markdown(runs, studies))
+    elif kind == "pdf":
+        write_pdf(pages(runs), path)
+    else:
+        write_png(pages(runs), path)

@@ -1,0 +1,343 @@
+"""Reports: what they say is what the record says, whatever is in the record."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import polars as pl
+import pytest
+import typer
+
+from straggler.catalogue import InputError
+from straggler.cli import app
+from straggler.cli.pages import report
+from straggler.delays import Durations
+from straggler.experiment import Experiment
+from straggler.methods import METHODS
+from straggler.web.facts import Facts, command_line, labels, settings_of
+from straggler.web.figure import thin
+from straggler.web.gallery import gallery, partition_counts
+from straggler.web.intervals import over_seeds, share_interval
+from straggler.web.jobs import intervals, with_delays
+from straggler.web.report import as_json, html, summary_rows
+from straggler.web.study import Study, is_study
+from straggler.web.timeline import MOST_BARS, timeline
+
+SLOW_WORKER: dict[str, Any] = {
+    "dataset": "digits",
+    "model": "linear",
+    "workers": 4,
+    "compute": "gamma(mean=1, cv=0.3)",
+    "delay": ["constant(3, workers=[0])"],
+    "gradients": 60,
+    "eval_every": 0.5,
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Records of one cluster under several methods, and of three seeds."""
+    out = tmp_path_factory.mktemp("records") / "runs"
+    found = {}
+    for method in ("asgd", "ssgd", "k-sync", "k-batch-sync"):
+        found[method] = Experiment(**SLOW_WORKER, method=method, snapshots=5).run(out, jobs=1).path
+    for seed in (1, 2):
+        found[f"seed {seed}"] = Experiment(**SLOW_WORKER, seed=seed, snapshots=5).run(out, jobs=1).path
+    return found
+
+
+# The jobs of a record.
+
+
+@pytest.mark.parametrize("method", ["asgd", "ssgd", "k-sync", "k-batch-sync"])
+def test_jobs_of_a_worker_follow_one_another_and_take_what_the_laws_say(
+    runs: dict[str, Path], method: str
+) -> None:
+    facts = Facts(runs[method])
+    durations = facts.durations
+    assert durations is not None
+    jobs = with_delays(intervals(facts.arrivals), durations)
+    for _, mine in jobs.group_by("worker"):
+        assert (mine["started"][1:] >= mine["time"][:-1] - 1e-9).all()
+        assert mine["launch"].to_list() == list(range(len(mine)))
+    done = jobs.filter(pl.col("decision") != "cancelled")
+    for worker, launch, started, computed, time in done.select(
+        "worker", "launch", "started", "computed", "time"
+    ).iter_rows():
+        compute, delay = durations.parts(worker, launch)
+        assert time - started == pytest.approx(compute + delay)
+        assert computed - started == pytest.approx(compute)
+        assert delay == (3.0 if worker == 0 else 0.0)
+
+
+def test_a_cancelled_job_began_when_the_others_of_its_round_did(runs: dict[str, Path]) -> None:
+    jobs = intervals(Facts(runs["k-sync"]).arrivals)
+    cancelled = jobs.filter(pl.col("decision") == "cancelled")
+    assert len(cancelled) > 20
+    starts = set(jobs.filter(pl.col("decision") != "cancelled")["started"])
+    assert set(cancelled["started"]) <= starts
+    assert (cancelled["started"] < cancelled["time"]).all()
+
+
+def test_who_waits_is_seen_under_ssgd_and_not_under_asgd(runs: dict[str, Path]) -> None:
+    def waits(method: str) -> int:
+        jobs = with_delays(intervals(Facts(runs[method]).arrivals), None)
+        return jobs["idle_from"].count()
+
+    assert waits("asgd") == 0
+    assert waits("ssgd") >= 30
+
+
+def test_a_long_run_is_shown_in_pieces() -> None:
+    count = 200_000
+    arrivals = pl.DataFrame(
+        {
+            "worker": [number % 5 for number in range(count)],
+            "started": [float(number // 5) for number in range(count)],
+            "time": [float(number // 5 + 1) for number in range(count)],
+            "version": list(range(count)),
+            "staleness": [4] * count,
+            "decision": ["applied"] * count,
+        }
+    )
+    figure = timeline(arrivals, None, "time (s)")
+    assert list(figure.views) == ["the beginning", "the middle", "the end"]
+    for view in figure.views.values():
+        assert sum(len(trace["x"]) for trace in view["data"]) == MOST_BARS
+    assert figure.views["the end"]["data"][0]["base"][-1] == count // 5 - 1
+
+
+def test_thinning_keeps_the_ends() -> None:
+    table = pl.DataFrame({"x": range(100_000)})
+    few = thin(table, 400)["x"].to_list()
+    assert few[0] == 0 and few[-1] == 99_999 and len(few) <= 400
+    assert max(np.diff(few)) <= 2 * 100_000 / 400
+    assert thin(table[:300], 400).equals(table[:300])
+
+
+# Words.
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_command_that_is_shown_makes_the_same_run(method: str) -> None:
+    settings: dict[str, Any] = {"workers": 1 if METHODS[method].single else 6, "lr": 0.05, "seconds": 70.0}
+    settings |= {"delay": ["constant(2, workers=[0])", "spikes(0.1, 5)"], "partition": "dirichlet(alpha=0.3)"}
+    experiment = Experiment(method=method, **settings)
+    words = command_line(settings_of(experiment))
+    command: Any = typer.main.get_command(app)
+    given = command.commands["run"].make_context("run", words[2:]).params
+    flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
+    again = Experiment(**flags | ({"delay": list(flags["delay"])} if "delay" in flags else {}))
+    assert again.id == experiment.id
+
+
+def test_settings_beside_the_method_are_in_the_command() -> None:
+    odd = Experiment(
+        momentum=0.5, weight_decay=0.001, stop="each", gradients=40, train_metrics=True, engine="processes"
+    )
+    words = command_line(settings_of(odd))
+    command: Any = typer.main.get_command(app)
+    given = command.commands["run"].make_context("run", words[2:]).params
+    flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
+    assert Experiment(**flags).id == odd.id
+
+
+def test_labels_say_what_differs_and_seeds_share_one(runs: dict[str, Path]) -> None:
+    three = [Facts(runs[name]) for name in ("asgd", "seed 1", "ssgd")]
+    assert labels(three) == ["asgd", "asgd", "ssgd"]
+    rows = summary_rows(three)
+    assert [row[:2] for row in rows] == [["asgd", "2"], ["ssgd", "1"]]
+    assert "±" in rows[0][2] and "[" in rows[1][2]
+
+
+def test_intervals_are_those_of_the_textbooks() -> None:
+    mean, half = over_seeds([1.0, 2.0, 3.0])
+    assert (mean, half) == (2.0, pytest.approx(4.302653 / 3**0.5, rel=1e-5))
+    assert over_seeds([5.0]) == (5.0, None)
+    low, high = share_interval(50.0, 100)
+    assert (low, high) == (pytest.approx(40.383, abs=1e-3), pytest.approx(59.617, abs=1e-3))
+    assert share_interval(100.0, 50)[1] == pytest.approx(100.0)
+    assert share_interval(0.0, 50)[0] == pytest.approx(0.0)
+
+
+def test_the_partition_is_the_one_the_run_used(runs: dict[str, Path]) -> None:
+    counted = partition_counts(Facts(runs["asgd"]))
+    assert counted is not None
+    problem = Experiment(**SLOW_WORKER).problem()
+    assert counted[1].sum(axis=1).tolist() == [len(part) for part in problem.parts]  # type: ignore[attr-defined]
+
+
+# Pictures.
+
+
+def test_plotly_takes_every_figure(runs: dict[str, Path]) -> None:
+    """Its Python side knows every property by name and refuses the others."""
+    for some in (["asgd"], list(runs)):
+        figures = gallery([Facts(runs[name]) for name in some])
+        names = {figure.name for figure in figures}
+        wanted = {"accuracy", "loss", "staleness", "staleness-time", "gaps", "norms"}
+        assert names >= wanted | {"classes", "confusion", "partition", "trajectory"}
+        for figure in figures:
+            for view in figure.views.values() or [{"data": figure.data, "layout": figure.layout}]:
+                text = json.dumps(view).replace('"paper"', '"#ffffff"')
+                go.Figure(json.loads(text))
+
+
+def test_the_staleness_that_is_drawn_is_the_staleness_that_was(runs: dict[str, Path]) -> None:
+    facts = Facts(runs["asgd"])
+    figure = next(f for f in gallery([facts]) if f.name == "staleness")
+    drawn = dict(zip(figure.data[0]["x"], figure.data[0]["y"], strict=True))
+    true = facts.arrivals["staleness"].value_counts(normalize=True)
+    assert drawn == {tau: pytest.approx(100 * share, rel=1e-5) for tau, share in true.iter_rows()}
+
+
+# Files.
+
+
+def written(tmp_path: Path, *things: Path, form: str = "html") -> Path:
+    path = tmp_path / f"page.{form}"
+    report([str(thing) for thing in things], path)
+    return path
+
+
+def test_the_html_needs_nothing_but_itself(runs: dict[str, Path], tmp_path: Path) -> None:
+    text = written(tmp_path, runs["asgd"], runs["ssgd"]).read_text()
+    page = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)  # what plotly itself says is not ours
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)[^"']+""", page)
+    assert "straggler run --method ssgd" in page
+    assert Facts(runs["asgd"]).summary["weights_sha256"] in page
+
+
+@pytest.mark.parametrize(("form", "magic"), [("pdf", b"%PDF"), ("png", b"\x89PNG"), ("md", b"# Straggler")])
+def test_other_formats(runs: dict[str, Path], tmp_path: Path, form: str, magic: bytes) -> None:
+    path = written(tmp_path, runs["asgd"], runs["k-sync"], form=form)
+    assert path.read_bytes().startswith(magic) and path.stat().st_size > 500
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_wrong_input_leaves_nothing(runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "table.md").write_text("| a |\n|---|\n| 1 |\n")
+    for things, out, rule in (
+        (["nobody"], tmp_path / "a.html", "names 0 runs"),
+        ([str(runs["asgd"])], tmp_path / "a.doc", "ends with none of"),
+        ([str(tmp_path / "study")], tmp_path / "a.png", "is a study"),
+        ([str(runs["asgd"])], Path("/proc/no/a.md"), "cannot be written"),
+    ):
+        with pytest.raises(InputError, match=rule):
+            report(things, out)
+    assert [file.name for file in tmp_path.iterdir()] == ["study"]
+
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+def test_what_a_record_says_stays_text(runs: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "evil"
+    folder.mkdir()
+    for file in runs["asgd"].iterdir():
+        if file.is_file():
+            (folder / file.name).write_bytes(file.read_bytes())
+    summary = json.loads((folder / "summary.json").read_text())
+    classes = summary["classes"]
+    summary |= {
+        "status": EVIL,
+        "error": EVIL,
+        "classes": {f"{EVIL}{name}": classes[name] for name in classes},
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    text = html([Facts(folder)])
+    assert "<img src=x" not in text and "</script><script>alert" not in text
+    assert json.loads(as_json(EVIL)) == EVIL
+
+
+@pytest.mark.parametrize("name", ["summary.json", "environment.json", "curve.parquet", "arrivals.parquet"])
+def test_a_damaged_file_is_named_and_the_rest_is_shown(
+    runs: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "hurt"
+    folder.mkdir()
+    for file in runs["asgd"].iterdir():
+        if file.is_file():
+            (folder / file.name).write_bytes(b"\x00nonsense" if file.name == name else file.read_bytes())
+    text = html([Facts(folder)])
+    assert "What could not be read" in text and name in text
+    assert text.count("data-figure=") > 2
+
+
+GARBAGE: list[Any] = [None, "x", [], {}, -1e300, [[1], [2, "3"]], {"a": 1}, True]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=repr)
+@pytest.mark.parametrize("file", ["summary.json", "environment.json"])
+def test_whatever_a_record_says_there_is_a_page(
+    runs: dict[str, Path], tmp_path: Path, file: str, garbage: Any
+) -> None:
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    for name in ("experiment.toml", "summary.json", "environment.json", "curve.parquet"):
+        (folder / name).write_bytes((runs["asgd"] / name).read_bytes())
+    whole = json.loads((folder / file).read_text())
+    for facts in [
+        dict.fromkeys(whole, garbage),
+        *(whole | {key: garbage} for key in ("classes", "confusion")),
+    ]:
+        (folder / file).write_text(json.dumps(facts))
+        assert "<h1>Straggler" in html([Facts(folder)], embedded=False)
+
+
+# Studies.
+
+CLAIM = {"statement": "async is <b>faster</b>", "source": "Table 3", "verdict": "holds", "effect": 1.5}
+CLAIM |= {"low": 1.2, "high": 1.8, "cause": "no waiting"}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    folder = tmp_path / "epfl"
+    folder.mkdir()
+    (folder / "table.md").write_text(
+        "# Table\n\n| method | ours |\n|---|---|\n| asgd | 91 |\n\n![f](fig.png)\n<i>x</i>"
+    )
+    (folder / "claims.json").write_text(json.dumps([CLAIM]))
+    picture = bytes.fromhex("89504e470d0a1a0a")
+    (folder / "fig.png").write_bytes(picture)
+    (folder / "other.png").write_bytes(picture)
+    pl.DataFrame({"seed": [0, 1]}).write_parquet(folder / "summaries.parquet")
+    return folder
+
+
+def test_a_study_shows_its_tables_claims_and_figures(study: Path) -> None:
+    found = Study(study)
+    text = html([], [found])
+    assert is_study(study) and found.runs == 2 and found.verdicts() == {"holds": 1}
+    assert "<td>asgd</td>" in text and "async is &lt;b&gt;faster" in text and "[1.20, 1.80]" in text
+    assert text.count('src="data:image/png;base64') == 2  # one in the document, one beside it
+    assert "&lt;i&gt;x" in text and found.trouble == []
+
+
+def test_a_study_embeds_only_its_own_files(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    (study / "table.md").write_text(
+        "![a](../secret.png) ![b](https://example.org/x.png) [c](javascript:alert(1))"
+    )
+    text = Study(study).documents["table"]
+    assert "c2VjcmV0" not in text and "example.org" not in text and 'href="javascript' not in text
+
+
+@pytest.mark.parametrize("claims", ["nonsense", '{"a": 1}', "[1]", "null"])
+def test_damaged_claims_are_said(study: Path, claims: str) -> None:
+    (study / "claims.json").write_text(claims)
+    text = html([], [Study(study)])
+    assert "claims.json cannot be read" in text and "<td>asgd</td>" in text
+
+
+def test_the_experiment_of_a_record_is_read_back(runs: dict[str, Path]) -> None:
+    facts = Facts(runs["k-sync"])
+    assert facts.experiment is not None and facts.experiment.id == facts.id
+    assert tomllib.loads(facts.record.text) == facts.settings
+    assert isinstance(facts.durations, Durations)
