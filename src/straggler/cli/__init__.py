@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pydantic import ValidationError
 
 from straggler.catalogue import InputError, explain
-from straggler.cli import look, train
+from straggler.cli import look, study, train
 from straggler.cli.app import app, complain
 from straggler.data.datasets import DataError
 from straggler.delays import DurationError
@@ -17,6 +17,7 @@ __all__ = ["app", "main"]
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # in the order of `straggler --help`
     "Train": (train.run, train.resume, train.replay_),
+    "Study": (study.study, study.sweep),
     "Look": (look.list_, look.show, look.data, look.cite),
 }
 for panel, commands in COMMANDS.items():
