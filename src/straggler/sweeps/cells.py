@@ -23,7 +23,9 @@ class Cell:
     settings: Mapping[str, Any]
     source: float | None = None
     keep: tuple[str, ...] = ()  # what is kept beside the summary; see sweeps.facts
-    seeds: int | None = None  # at most so many, where a run is dear
+    seeds: int | None = None  # so many instead, where a run is dear or cheap
+    fact: str = "test_accuracy"  # what the source's number is one of
+    also: Mapping[str, float] = field(default_factory=dict)  # what else the source says of it, by fact
 
     def experiment(self, seed: int) -> Experiment:
         return Experiment(**self.settings, seed=seed)
@@ -47,11 +49,8 @@ class Task:
 def tasks(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Task]:
     """Every cell with every seed, the same seeds for all; identical experiments are one task."""
     found: dict[str, Task] = {}
-    cells = list(cells)
-    for position, seed in enumerate(seeds):
-        for cell in cells:
-            if cell.seeds is not None and position >= cell.seeds:
-                continue
+    for cell in cells:
+        for seed in seeds if cell.seeds is None else range(cell.seeds):
             experiment = cell.experiment(seed)
             task = found.setdefault(experiment.id, Task(experiment, seed))
             task.cells.append(cell)

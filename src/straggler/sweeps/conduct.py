@@ -58,8 +58,7 @@ def plan(
         task.seconds = watch.estimate(task)
     tables = list(dict.fromkeys(cell.labels.get("table") for cell in cells))
     rank = {table: position for position, table in enumerate(tables)}
-    order = {seed: position for position, seed in enumerate(seeds)}
-    found.sort(key=lambda t: (order[t.seed], rank[t.cells[0].labels.get("table")], -t.seconds))
+    found.sort(key=lambda task: (task.seed, rank[task.cells[0].labels.get("table")], -task.seconds))
     return Plan(name, found, seeds, runs, data, jobs or os.cpu_count() or 1)
 
 

@@ -16,7 +16,7 @@ FORWARD = 0.35  # of a gradient: what evaluating as many samples takes
 
 
 class Stopwatch:
-    """Measures one gradient of each kind of problem, once; the fastest of a few, as a free core would."""
+    """Measures one gradient of each kind of problem, once; the fastest of a few, in CPU time, as on a free core."""
 
     def __init__(self, runs: Path, data: Path | None = None) -> None:
         self.runs, self.data = runs, data
@@ -52,9 +52,9 @@ def seconds_per_gradient(problem: Problem) -> float:
     best = math.inf
     with one_thread():
         for index in range(TRIALS + 1):  # the first one warms up
-            started = time.perf_counter()
+            started = time.process_time()
             problem.gradient(x, buffers, 0, index)
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.process_time() - started)
     return best
 
 

@@ -29,6 +29,8 @@ def facts_of(experiment: Experiment, record: Record, keep: tuple[str, ...], data
     for score in ("precision", "recall", "f1") if "classes" in summary else ():
         facts[score] = [scores[score] for scores in summary["classes"].values()]
     gaps = record.arrivals["gap"]
+    facts["test_error"] = None if facts["test_accuracy"] is None else 100 - facts["test_accuracy"]
+    facts["speed"] = facts["gradients"] / facts["seconds"] if facts["seconds"] else None  # per second
     facts["mean_gap"] = gaps.filter(gaps.is_finite()).mean()
     for what in keep:
         facts |= KEPT[what](experiment, record, data)

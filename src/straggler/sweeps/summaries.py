@@ -1,6 +1,6 @@
 """A sweep's results on disk: one row per cell and seed, small enough to be kept with the code."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from straggler.record import read_table, write_parquet
 from straggler.sweeps.cells import Task
 from straggler.sweeps.facts import Facts
 
-__all__ = ["Summaries"]
+__all__ = ["Summaries", "known", "labels_of", "series"]
 
 SERIES = ("curve", "course")  # tables within a row: each has a file of its own, by experiment id
 
@@ -26,8 +26,9 @@ class Summaries:
     def add(self, task: Task, facts: Facts) -> None:
         row = {key: value for key, value in facts.items() if key not in SERIES}
         for cell in task.cells:
-            labels = {**cell.labels, "source": cell.source, "seed": task.seed, "id": task.id}
-            self._new.append(labels | {key: value for key, value in row.items() if key not in labels})
+            said = {"source": cell.source} | {f"source_{key}": value for key, value in cell.also.items()}
+            first = {**cell.labels, "seed": task.seed, "value": facts.get(cell.fact), **said, "id": task.id}
+            self._new.append(first | {key: value for key, value in row.items() if key not in first})
         for name in SERIES:
             self._series[name] += [{"id": task.id, **point} for point in facts.get(name, ())]
 
@@ -70,7 +71,3 @@ def series(folder: Path, name: str) -> pl.DataFrame:
     """Curves or courses by experiment id, or an empty table."""
     file = folder / f"{name}.parquet"
     return read_table(file) if file.is_file() else pl.DataFrame()
-
-
-def facts_by_id(rows: pl.DataFrame) -> Mapping[str, dict[str, Any]]:
-    return {row["id"]: row for row in rows.to_dicts()}

@@ -1,0 +1,7 @@
+"""What the Gap-Aware paper concludes."""
+
+from straggler.analysis.claims import Claim
+
+__all__ = ["CLAIMS"]
+
+CLAIMS: tuple[Claim, ...] = ()
