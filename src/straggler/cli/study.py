@@ -5,29 +5,64 @@ from typing import Annotated, Literal
 
 import typer
 
+from straggler.analysis.study_tables import as_terminal, sweep_rows
+from straggler.analysis.tables import listing
 from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
 from straggler.cli.app import complain, err, out
 from straggler.studies import STUDIES
+from straggler.studies.draw import claim_rows, draw
 from straggler.sweeps.cells import read_sweep
 from straggler.sweeps.conduct import Plan, conduct, plan
 from straggler.sweeps.display import duration
+from straggler.sweeps.summaries import known, labels_of
 
 __all__ = ["study", "sweep"]
 
-Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at the same time, a core each; all cores by default.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many runs are missing and how long they take.")]
-Runs = Annotated[Path, typer.Option("--runs", help="Where the records of the runs are.")]
-Results = Annotated[Path | None, typer.Option("--results", help="Where summaries, tables and figures go.")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="How many, from 0 on; the same for every cell.")]
+MANY = "How many runs, and where"
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1, rich_help_panel=MANY, help="Runs at the same time, a core each; all cores by default."
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", rich_help_panel=MANY, help="Only say how many runs are missing and how long they take."
+    ),
+]
+Runs = Annotated[
+    Path, typer.Option("--runs", rich_help_panel=MANY, help="Where the records of the runs are.")
+]
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        "--results",
+        rich_help_panel=MANY,
+        show_default="results/NAME",
+        help="Where summaries, tables and figures go.",
+    ),
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(min=1, rich_help_panel=MANY, help="How many, from 0 on; the same for every cell."),
+]
 
 
 def study(
     name: Annotated[str, typer.Argument(help=", ".join(STUDIES))],
-    quick: Annotated[bool, typer.Option("--quick", help="A few short cells: a rehearsal of two minutes.")] = False,
-    scale: Annotated[Literal["default", "paper"], typer.Option(help="paper: the source's own networks; needs GPUs.")] = "default",
-    seeds: Seeds = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few short cells: a rehearsal of two minutes.")
+    ] = False,
+    scale: Annotated[
+        Literal["default", "paper"], typer.Option(help="paper: the source's own networks; needs GPUs.")
+    ] = "default",
     tables: Annotated[str | None, typer.Option(help="Only these, such as II,IV.")] = None,
+    draw_only: Annotated[
+        bool, typer.Option("--draw", help="Run nothing: tables, claims and figures from the summaries.")
+    ] = False,
+    seeds: Seeds = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
     results: Results = None,
@@ -43,37 +78,64 @@ def study(
     chosen = STUDIES[name]
     names = [table.strip() for table in tables.split(",")] if tables else []
     cells = chosen.chosen(scale, names, quick)
-    count = seeds or (1 if quick else chosen.seeds)
     title = name + ("-quick" if quick else "") + ("-paper" if scale == "paper" else "")
-    carry_out(plan(title, cells, range(count), runs, data, jobs), results or Path("results") / title, dry_run)
+    folder = results or Path("results") / title
+    failed = 0
+    if not draw_only:
+        count = seeds or (1 if quick else chosen.seeds)
+        failed = carry_out(plan(title, cells, range(count), runs, data, jobs), folder, dry_run)
+    if dry_run or not known(folder).height:
+        end_with(failed)
+        return
+    drawn = draw(chosen, folder, scale)
+    for found, layout in drawn.tables:
+        if not names or layout.name in names:
+            out.print(as_terminal(found, layout))
+    out.print(listing("claims", *claim_rows(drawn.verdicts)))
+    out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
+    end_with(failed)
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="A TOML file: experiment keys, of which any may be a list, and seeds.")],
+    file: Annotated[
+        Path, typer.Argument(help="A TOML file: experiment keys, of which any may be a list, and seeds.")
+    ],
     jobs: Jobs = None,
     dry_run: DryRun = False,
     results: Results = None,
     runs: Runs = Path("runs"),
     data: options.Data = None,
 ) -> None:
-    """Run every combination of the values in a file, several seeds of each."""
+    """Run every combination of the values in a file, several seeds of each.
+
+    In FILE any key of an experiment may be a list, which always means alternatives; `seeds = 3` runs each
+    combination with seeds 0, 1 and 2. What has been run is not run again.
+    """
     cells, seeds = read_sweep(file)
     folder = results or Path("results") / file.stem
-    carry_out(plan(file.stem, cells, seeds, runs, data, jobs), folder, dry_run)
+    planned = plan(file.stem, cells, seeds, runs, data, jobs)
+    failed = carry_out(planned, folder, dry_run)
+    if not dry_run and known(folder).height:
+        out.print(listing(file.stem, *sweep_rows(known(folder), labels_of(planned.tasks))))
+    end_with(failed)
 
 
-def carry_out(plan: Plan, results: Path, dry_run: bool) -> None:
-    missing = len(plan.missing)
+def carry_out(plan: Plan, results: Path, dry_run: bool) -> int:
+    """Run a plan, or only say what it is; how many runs failed."""
+    seeds = len({task.seed for task in plan.tasks})
     out.print(
-        f"{plan.name}: {len(plan.tasks)} runs ({len(plan.seeds)} seeds), {missing} of them missing: "
+        f"{plan.name}: {len(plan.tasks)} runs, {seeds} seeds, {len(plan.missing)} of them missing: "
         f"about {duration(plan.seconds)} with {plan.jobs} processes",
         soft_wrap=True,
     )
     if dry_run:
-        return
+        return 0
     try:
-        failures = conduct(plan, results, err)
+        return len(conduct(plan, results, err))
     except KeyboardInterrupt:
         complain("interrupted; the same command goes on", code=130)
-    if failures:
-        complain(f"{len(failures)} of {len(plan.tasks)} runs failed; they are listed above", code=1)
+
+
+def end_with(failed: int) -> None:
+    if failed:
+        complain(f"{failed} runs failed; the reasons are above", code=1)

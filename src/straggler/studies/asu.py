@@ -55,9 +55,10 @@ def settings_of(dataset: str, protocol: str, parameters: Mapping[str, Any]) -> d
     data, model = NETWORKS[dataset, protocol]
     fixed, each = COMPUTE[dataset]
     seconds = round(fixed + each * parameters["batch_size"], 6)
+    aggregate = ", aggregate=sum" if summed(protocol, parameters) else ""
     policy = (
         f"hybrid(num_workers_ps_update={parameters['k']}, staleness_tolerance={parameters['tolerance']}, "
-        f"pull_weights_interval={parameters['pull']}{', aggregate=sum' if summed(protocol, parameters) else ''})"
+        f"pull_weights_interval={parameters['pull']}{aggregate})"
     )
     return {
         "dataset": data,
@@ -79,7 +80,13 @@ def summed(protocol: str, parameters: Mapping[str, Any]) -> bool:
 
 
 def cell(
-    table: str, dataset: str, protocol: str, row: str, parameters: Mapping[str, Any], accuracy: float, seconds: float
+    table: str,
+    dataset: str,
+    protocol: str,
+    row: str,
+    parameters: Mapping[str, Any],
+    accuracy: float,
+    seconds: float,
 ) -> Cell:
     untrained = dataset == "fashion-mnist" and protocol == "as coded"
     return Cell(

@@ -178,7 +178,9 @@ def causes() -> Iterator[Cell]:
             yield cell("causes", "common stop", labels, settings, None)
     for optimizer in ("momentum 0", "momentum 0.9", "adam"):
         settings = optimized("as coded", "lenet5", optimizer, "no split") | {"stop": "all"}
-        yield cell("causes", "equal work", {"row": f"lenet5, {optimizer}", "column": "no split"}, settings, None)
+        yield cell(
+            "causes", "equal work", {"row": f"lenet5, {optimizer}", "column": "no split"}, settings, None
+        )
 
 
 def cell(
@@ -191,7 +193,9 @@ def cell(
     seeds: int | None = None,
     also: dict[str, float] | None = None,
 ) -> Cell:
-    return Cell({"table": table, "protocol": protocol, **labels}, settings, source, keep, seeds, also=also or {})
+    return Cell(
+        {"table": table, "protocol": protocol, **labels}, settings, source, keep, seeds, also=also or {}
+    )
 
 
 def cells(scale: Scale) -> list[Cell]:
@@ -204,7 +208,9 @@ def quick(cells: list[Cell]) -> list[Cell]:
     """Two workers of Table II as coded, a twentieth of an epoch."""
     chosen = [cell for cell in cells if cell.labels["table"] == "II"] or cells[:16]
     few = [cell for cell in chosen if "2 workers" in str(cell.labels["column"])]
-    return quickened([cell for cell in few or chosen if cell.labels["protocol"] == "as coded"][:16], epochs=0.05)
+    return quickened(
+        [cell for cell in few or chosen if cell.labels["protocol"] == "as coded"][:16], epochs=0.05
+    )
 
 
 EPFL = Study(

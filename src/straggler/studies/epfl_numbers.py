@@ -1,6 +1,17 @@
 """The EPFL report's own numbers: test accuracies in percent, 10.00 where it says NC."""
 
-__all__ = ["COMPARISON", "COMPENSATION", "DELAYS", "GAUSSIAN", "LOG", "LOGGED", "ONE_SLOW", "REPORT", "STRATEGIES", "WORKERS"]
+__all__ = [
+    "COMPARISON",
+    "COMPENSATION",
+    "DELAYS",
+    "GAUSSIAN",
+    "LOG",
+    "LOGGED",
+    "ONE_SLOW",
+    "REPORT",
+    "STRATEGIES",
+    "WORKERS",
+]
 
 NC = 10.0
 WORKERS = (2, 5, 10)

@@ -2,8 +2,8 @@
 
 The default scale fits two cores: LeNet-5 on Fashion-MNIST at two learning rates and on CIFAR-10, four epochs
 and no warm-up. `--scale paper` is ResNet-20 and WideResNet 16-4 on augmented CIFAR-10 with warm-up and the
-paper's schedules (CIFAR-100, ImageNet and WikiText are not in our catalogue). Batch times are gamma; as in the
-paper a heterogeneous worker has a mean of its own.
+paper's schedules (CIFAR-100, ImageNet and WikiText are not in our catalogue). Batch times are gamma; a
+heterogeneous worker has a mean of its own.
 """
 
 from collections.abc import Iterator
@@ -107,7 +107,13 @@ def maps(scale: Scale) -> Iterator[Cell]:
     for momentum in MAP_MOMENTA:
         for lr, source in zip(MAP_LRS, MAP[momentum], strict=True):
             settings = framework.settings | framework.more | short
-            settings |= {"workers": 32, "momentum": momentum, "lr": lr, "compute": HOMOGENEOUS, "eval_every": 0}
+            settings |= {
+                "workers": 32,
+                "momentum": momentum,
+                "lr": lr,
+                "compute": HOMOGENEOUS,
+                "eval_every": 0,
+            }
             labels = {"table": "10", "protocol": framework.name.split(",")[0]}
             yield Cell(labels | {"row": f"γ = {momentum:g}", "column": f"lr {lr:g}"}, settings, source)
 

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
+
+import polars as pl
 
 from straggler.analysis.claims import Claim
 from straggler.catalogue import InputError
@@ -25,7 +28,7 @@ class Study:
     tables: dict[str, str]  # by name in order of importance, with their captions
     seeds: int  # as many as the committed results have
     quick: Callable[[list[Cell]], list[Cell]]  # a few cells, so short that all take two minutes
-    rows: str = ""  # what a row of its tables is
+    figures: Callable[[pl.DataFrame, Path], list[Path]] | None = None  # drawn from the summaries alone
 
     def chosen(self, scale: Scale, tables: Sequence[str] = (), quick: bool = False) -> list[Cell]:
         """The cells of these tables (all if none is named), in order of importance."""

@@ -1,11 +1,13 @@
 """A sweep from its cells to its summaries: plan, run, collect; it can be killed at any time and goes on."""
 
 import os
+import signal
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 
@@ -66,22 +68,52 @@ def conduct(plan: Plan, results: Path, console: Console) -> dict[str, str]:
     """Run what is missing and write the summaries as they come; the reasons of those that failed, by id."""
     summaries = Summaries(results, labels_of(plan.tasks))
     failures: dict[str, str] = {}
+    told = Fleet(plan.jobs, plan.runs, plan.data).run(plan.tasks)
+    with (
+        stoppable(),
+        kept(summaries) as keep,
+        Display(console, plan.name, plan.tasks) as display,
+        closing(told),
+    ):
+        for news in told:
+            if news.what == "spent":
+                display.spent(news.task, news.content)
+            elif news.what == "failed":
+                failures[news.task.id] = news.content
+                display.failed(news.task, news.content)
+            else:
+                summaries.add(news.task, news.content)
+                display.done(news.task)
+            keep()
+    return failures
+
+
+@contextmanager
+def kept(summaries: Summaries) -> Iterator[Callable[[], None]]:
+    """Writes the summaries when asked and it is time, and at the end whatever happens."""
     written = time.monotonic()
-    fleet = Fleet(plan.jobs, plan.runs, plan.data)
+
+    def keep() -> None:
+        nonlocal written
+        if time.monotonic() - written > WRITE_SECONDS:
+            summaries.write()
+            written = time.monotonic()
+
     try:
-        with Display(console, plan.name, plan.tasks, plan.jobs) as display, closing(fleet.run(plan.tasks)) as told:
-            for news in told:
-                if news.what == "spent":
-                    display.spent(news.task, news.content)
-                elif news.what == "failed":
-                    failures[news.task.id] = news.content
-                    display.failed(news.task, news.content)
-                else:
-                    summaries.add(news.task, news.content)
-                    display.done(news.task)
-                if time.monotonic() - written > WRITE_SECONDS:
-                    summaries.write()
-                    written = time.monotonic()
+        yield keep
     finally:
         summaries.write()
-    return failures
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM is Ctrl-C: what runs is saved."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -16,7 +16,7 @@ FORWARD = 0.35  # of a gradient: what evaluating as many samples takes
 
 
 class Stopwatch:
-    """Measures one gradient of each kind of problem, once; the fastest of a few, in CPU time, as on a free core."""
+    """Measures a gradient of each kind of problem, once: CPU time, the least of a few, as on a free core."""
 
     def __init__(self, runs: Path, data: Path | None = None) -> None:
         self.runs, self.data = runs, data
@@ -31,7 +31,9 @@ class Stopwatch:
             each, samples = self._measured(experiment)
         except (ValueError, RuntimeError, OSError):
             return 0.0  # it will fail, and say so
-        evaluations = 7 / 6 + self._evaluations(experiment) / 6  # in training sets; a test set is about a sixth
+        evaluations = (
+            7 / 6 + self._evaluations(experiment) / 6
+        )  # in training sets; a test set is about a sixth
         batches = evaluations * samples / experiment.batch_size
         return each * (gradients(experiment, samples) + FORWARD * batches)
 

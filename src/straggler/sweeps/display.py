@@ -17,8 +17,8 @@ LINE_SECONDS = 30.0  # between plain lines
 class Display:
     """Counts estimated seconds of work; the time left follows from how fast they are worked off."""
 
-    def __init__(self, console: Console, title: str, tasks: list[Task], jobs: int) -> None:
-        self.console, self.title, self.jobs = console, title, jobs
+    def __init__(self, console: Console, title: str, tasks: list[Task]) -> None:
+        self.console, self.title = console, title
         self._total, self._runs = sum(task.seconds for task in tasks), len(tasks)
         self._spent: dict[str, float] = {}  # estimated seconds worked off, of tasks at hand and done
         self._done, self._failed = 0, 0

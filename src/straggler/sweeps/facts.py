@@ -55,7 +55,10 @@ def course(experiment: Experiment, record: Record, data: Path | None) -> Facts:
     for (worker,), mine in arrivals.group_by("worker", maintain_order=True):
         every = max(1, len(mine) // POINTS)
         smooth = mine.select(
-            "time", "weight_norm", loss=pl.col("loss").rolling_mean(every), batches=pl.int_range(1, pl.len() + 1)
+            "time",
+            "weight_norm",
+            loss=pl.col("loss").rolling_mean(every),
+            batches=pl.int_range(1, pl.len() + 1),
         )
         rows += [{"worker": worker, **row} for row in smooth.gather_every(every, every - 1).to_dicts()]
     return {"course": rows}

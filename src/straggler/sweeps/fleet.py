@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -49,8 +49,8 @@ class Fleet:
     data: Path | None = None
     _seats: list[Seat] = field(default_factory=list)
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Told]:
-        """Ends when nothing is left; closed early (Ctrl-C), the runs at hand are saved and go on next time."""
+    def run(self, tasks: Iterable[Task]) -> Generator[Told]:
+        """Ends when nothing is left; closed early, the runs at hand are saved and go on next time."""
         waiting = deque(tasks)
         with self._staffed(min(self.jobs, len(waiting))):
             while waiting or any(seat.task for seat in self._seats):
