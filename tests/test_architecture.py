@@ -34,7 +34,8 @@ LEVELS = [
     {"run"},
     {"experiment"},
     {"analysis", "progress", "replay"},
-    {"catalogues"},
+    {"catalogues", "sweeps"},
+    {"studies"},
     {"cli"},
 ]
 LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}

@@ -45,7 +45,7 @@ from straggler.record import Record, Recorder, RecordError
 from straggler.run import Machine, processes, run, simulator
 from straggler.train import Budget
 
-__all__ = ["Experiment"]
+__all__ = ["Experiment", "existing"]
 
 BUDGETS = ("epochs", "updates", "gradients", "seconds")
 SHARED_SETTINGS = ("momentum", "nesterov", "weight_decay")  # settings that are also keys of their own

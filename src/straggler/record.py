@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-__all__ = ["Record", "RecordError", "Recorder"]
+__all__ = ["Record", "RecordError", "Recorder", "read_table", "write_parquet", "write_text"]
 
 ARRIVALS: dict[str, Any] = {
     "time": pl.Float64,

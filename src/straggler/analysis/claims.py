@@ -35,6 +35,7 @@ class Claim:
     statistic: Statistic
     least: float = -math.inf
     most: float = math.inf
+    said: float | None = None  # by the source; if not, the statistic of the source's own numbers
     unit: str = "points"
     spread: float | None = None  # standard deviation of one seed's statistic, from the source's own repeats
     exact: bool = False  # computed, not drawn: no interval is needed
@@ -66,7 +67,7 @@ class Judged:
     claim: Claim
     verdict: Verdict
     effect: Interval | None
-    said: float | None  # the same statistic of the source's own numbers
+    said: float | None
     causes: tuple[tuple[str, Interval], ...]
 
 
@@ -87,7 +88,7 @@ def judge(claim: Claim, summaries: pl.DataFrame, source: pl.DataFrame) -> Judged
     """Replicated if the whole interval is where the source says, not replicated if none of it is."""
     effect = measure(claim.statistic, summaries, claim.spread, claim.exact)
     theirs = measure(claim.statistic, source)
-    said = None if theirs is None else theirs.mean
+    said = theirs.mean if claim.said is None and theirs is not None else claim.said
     found = [(cause.text, measure(cause.statistic, summaries)) for cause in claim.causes]
     causes = tuple((text, value) for text, value in found if value is not None)
     return Judged(claim, verdict_on(claim, effect), effect, said, causes)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from straggler.record import Record
 
-__all__ = ["COLOURS", "comparison_figure", "error_against_workers"]
+__all__ = ["COLOURS", "STYLE", "STYLES", "comparison_figure", "error_against_workers"]
 
 # Okabe and Ito's palette: told apart by colour-blind readers and in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")

@@ -20,6 +20,7 @@ __all__ = [
     "mean",
     "nc_share",
     "ratio",
+    "select",
     "shares_won",
     "smallest",
 ]

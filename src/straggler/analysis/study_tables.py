@@ -155,7 +155,7 @@ def sweep_rows(summaries: pl.DataFrame, labels: list[str]) -> tuple[list[str], l
     rows = []
     for key, runs in summaries.group_by(*labels, maintain_order=True) if labels else [((), summaries)]:
         found = entry(runs, "", "", "")
-        staleness = runs["mean_staleness"].mean()
+        staleness = float(runs.select(pl.col("mean_staleness").mean()).item())
         rows.append([*map(str, key), found.text, str(found.seeds), f"{staleness:.2f}"])
     return [*labels, "test accuracy", "seeds", "staleness"], rows
 

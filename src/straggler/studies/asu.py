@@ -13,6 +13,7 @@ from typing import Any
 
 from straggler.studies.asu_claims import CLAIMS
 from straggler.studies.asu_numbers import ABLATIONS, BASELINES
+from straggler.studies.figures import asu_figures
 from straggler.studies.study import Scale, Study, quickened
 from straggler.sweeps.cells import Cell
 
@@ -146,4 +147,5 @@ ASU = Study(
     tables=TABLES,
     seeds=3,
     quick=quick,
+    figures=asu_figures,
 )

@@ -24,6 +24,7 @@ from straggler.studies.epfl_numbers import (
     STRATEGIES,
     WORKERS,
 )
+from straggler.studies.figures import epfl_figures
 from straggler.studies.study import Scale, Study, quickened
 from straggler.sweeps.cells import Cell
 
@@ -222,4 +223,5 @@ EPFL = Study(
     tables=TABLES,
     seeds=3,
     quick=quick,
+    figures=epfl_figures,
 )

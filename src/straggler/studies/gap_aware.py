@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from straggler.studies.figures import gap_aware_figures
 from straggler.studies.gap_aware_claims import CLAIMS
 from straggler.studies.gap_aware_numbers import MAP, MAP_LRS, MAP_MOMENTA
 from straggler.studies.study import Scale, Study, quickened
@@ -155,4 +156,5 @@ GAP_AWARE = Study(
     tables=TABLES,
     seeds=3,
     quick=quick,
+    figures=gap_aware_figures,
 )
