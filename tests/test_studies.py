@@ -1,4 +1,4 @@
-"""Studies: grids that build, numbers that are the sources', claims whose verdicts follow from what was measured."""
+"""Studies: grids that build, the sources' own numbers, verdicts that follow from what was measured."""
 
 import math
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_quick_is_a_few_short_cells(name: str) -> None:
 
 
 def test_an_unknown_table_is_refused_with_those_there_are() -> None:
-    with pytest.raises(InputError, match="VIII.*it has II"):
+    with pytest.raises(InputError, match=r"VIII.*it has II"):
         EPFL.chosen("default", ["VIII"])
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -12,10 +13,13 @@ import pytest
 from rich.console import Console
 
 from straggler.catalogue import InputError
+from straggler.cli.study import sweep
 from straggler.experiment import Experiment
+from straggler.record import Record
 from straggler.sweeps.cells import Cell, grid, read_sweep, tasks
 from straggler.sweeps.conduct import conduct, plan
 from straggler.sweeps.display import Display, duration
+from straggler.sweeps.fleet import Fleet
 from straggler.sweeps.summaries import Summaries, known
 
 TINY = {"dataset": "digits", "model": "linear", "epochs": 0.5, "eval_every": 0}
@@ -148,88 +152,81 @@ workers = [2, 3]
 epochs = 6
 eval_every = 0
 method = ["asgd", "ssgd"]
-seeds = 2
 """
-
-
-def start(folder: Path, file: Path) -> "subprocess.Popen[str]":
-    command = [SCRIPT, "sweep", str(file), "--jobs", "2"]
-    places = ["--runs", str(folder / "runs"), "--results", str(folder / "results")]
-    return subprocess.Popen(command + places, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def children(pid: int) -> list[int]:
-    told = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
-    return [int(line) for line in told.stdout.split()]
-
-
-def wait_until(ready: object, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not ready():  # type: ignore[operator]
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
 
 
 def alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]
-    except (OSError, ProcessLookupError):
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
         return False
 
 
+def wait_until(ready: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_sweep_that_is_stopped_goes_on_to_the_same_summaries(tmp_path: Path, how: signal.Signals) -> None:
-    file = sweep_file(tmp_path, SWEEP)
-    whole = start(tmp_path / "whole", file)
-    output, _ = whole.communicate(timeout=120)
-    assert whole.returncode == 0, output
-    process = start(tmp_path / "cut", file)
-    runs = tmp_path / "cut" / "runs"
-    wait_until(lambda: len(list(runs.glob("*/experiment.toml"))) >= 3)
-    helpers = children(process.pid)
-    process.send_signal(how)
+@pytest.mark.timeout(400)
+def test_a_sweep_that_is_killed_goes_on_to_the_same_summaries(tmp_path: Path) -> None:
+    file, runs = sweep_file(tmp_path, SWEEP), tmp_path / "runs"
+    command = [
+        SCRIPT,
+        "sweep",
+        str(file),
+        "--jobs",
+        "1",
+        "--runs",
+        str(runs),
+        "--results",
+        str(tmp_path / "cut"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: len(list(runs.glob("*/experiment.toml"))) >= 2)
+    told = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True)
+    process.kill()
     process.wait(timeout=60)
-    assert process.returncode == (-how if how == signal.SIGKILL else 130)
-    wait_until(lambda: not any(map(alive, helpers)))  # nobody computes on behind our back
-    again = start(tmp_path / "cut", file)
-    output, _ = again.communicate(timeout=120)
-    assert again.returncode == 0, output
-    assert results_of(tmp_path / "cut" / "results").equals(results_of(tmp_path / "whole" / "results"))
+    wait_until(lambda: not any(alive(int(pid)) for pid in told.stdout.split()))  # nobody computes on unseen
+    cells, seeds = read_sweep(file)
+    assert 0 < len(list(runs.glob("*/experiment.toml"))) < len(cells), "it was killed too late to tell"
+    for place, name in ((runs, "cut"), (tmp_path / "other", "whole")):
+        assert conduct(plan("x", cells, seeds, place, jobs=1), tmp_path / name, QUIET) == {}
+    assert results_of(tmp_path / "cut").equals(results_of(tmp_path / "whole"))
 
 
 @pytest.mark.slow
 def test_a_process_that_dies_costs_its_own_run_only(tmp_path: Path) -> None:
-    file = sweep_file(tmp_path, SWEEP)
-    process = start(tmp_path, file)
-    wait_until(lambda: len(list((tmp_path / "runs").glob("*/experiment.toml"))) >= 2)
-    workers = [
-        pid for pid in children(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    cells, seeds = read_sweep(sweep_file(tmp_path, SWEEP))
+    fleet, found, killed = Fleet(1, tmp_path / "runs"), {}, ""
+    for news in fleet.run(tasks(cells, seeds)):
+        if news.what == "spent" and not killed:
+            killed = news.task.id
+            os.kill(fleet._seats[0].process.pid, signal.SIGKILL)
+        elif news.what != "spent":
+            found[news.task.id] = news
+    assert len(found) == 4
+    assert [news.content for news in found.values() if news.what == "failed"] == [
+        "its process died (exit code -9)"
     ]
-    os.kill(workers[0], signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "its process died" in output and "1 runs failed" in output
-    assert known(tmp_path / "results").height == 7
+    assert found[killed].what == "failed"
 
 
 @pytest.mark.slow
-def test_a_dry_run_counts_and_runs_nothing(tmp_path: Path) -> None:
-    file = sweep_file(tmp_path, SWEEP)
-    command = [
-        sys.executable,
-        "-m",
-        "straggler",
-        "sweep",
-        str(file),
-        "--dry-run",
-        "--runs",
-        str(tmp_path / "runs"),
-    ]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert told.returncode == 0
-    assert "8 runs, 2 seeds, 8 of them missing" in told.stdout
+def test_a_sweep_that_is_interrupted_saves_what_runs(tmp_path: Path) -> None:
+    cells, _ = read_sweep(sweep_file(tmp_path, SWEEP.replace("epochs = 6", "epochs = 600")))
+    told = Fleet(1, tmp_path).run(tasks(cells[:1], [0]))
+    task = next(told).task
+    told.close()  # as Ctrl-C does
+    assert Record(tmp_path / task.id).summary["status"] == "interrupted"
+    assert list((tmp_path / task.id).glob("checkpoint-*"))
+
+
+def test_a_dry_run_counts_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep(sweep_file(tmp_path, SWEEP + "seeds = 2"), dry_run=True, runs=tmp_path / "runs")
+    assert "8 runs, 2 seeds, 8 of them missing" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "runs").exists()
 
 

@@ -77,11 +77,11 @@ def draw_errors(axes: Axes, runs: pl.DataFrame, method: str, position: int, shif
     )
 
 
-def label_workers(axes: Axes, runs: pl.DataFrame, title: str) -> None:
+def label_workers(axes: Axes, runs: pl.DataFrame, title: str, bottom: float = 0, top: float = 95) -> None:
     workers = sorted({workers_of(column) for column in runs["column"]} - {1})
     axes.set_xscale("log", base=2)
     axes.set_xticks(workers, [str(n) for n in workers])
-    axes.set(xlabel="workers", title=title, ylim=(0, 95))
+    axes.set(xlabel="workers", title=title, ylim=(bottom, top))
 
 
 def over_training(
@@ -151,8 +151,8 @@ def speeds(summaries: pl.DataFrame, path: Path) -> Path:
                 draw_errors(axes, mine.filter(pl.col("row") == method), method, position)
             workers = sorted({workers_of(column) for column in mine["column"]})
             axes.plot(workers, workers, color="0.4", linestyle=":", label="N")
-            label_workers(axes, mine, f"{kind} machines")
-            axes.set(yscale="log", ylim=(2, 600))
+            axes.set_yscale("log")
+            label_workers(axes, mine, f"{kind} machines", bottom=2, top=600)
         panels[0].set_ylabel("gradients per mean batch time")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
         return save(figure, path)

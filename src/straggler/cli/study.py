@@ -5,13 +5,14 @@ from typing import Annotated, Literal
 
 import typer
 
+from straggler.analysis.markdown import fill
 from straggler.analysis.study_tables import as_terminal, sweep_rows
 from straggler.analysis.tables import listing
 from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
 from straggler.cli.app import complain, err, out
 from straggler.studies import STUDIES
-from straggler.studies.draw import claim_rows, draw
+from straggler.studies.draw import account, claim_rows, draw
 from straggler.sweeps.cells import read_sweep
 from straggler.sweeps.conduct import Plan, conduct, plan
 from straggler.sweeps.display import duration
@@ -59,9 +60,13 @@ def study(
         Literal["default", "paper"], typer.Option(help="paper: the source's own networks; needs GPUs.")
     ] = "default",
     tables: Annotated[str | None, typer.Option(help="Only these, such as II,IV.")] = None,
+    protocols: Annotated[str | None, typer.Option(help="Only these, such as 'as coded'.")] = None,
     draw_only: Annotated[
         bool, typer.Option("--draw", help="Run nothing: tables, claims and figures from the summaries.")
     ] = False,
+    into: Annotated[
+        Path | None, typer.Option(help="A document with <!-- claims:NAME --> marks for the claims.")
+    ] = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
@@ -76,8 +81,8 @@ def study(
     if name not in STUDIES:
         raise InputError(f"unknown study {name!r}; {suggestion(name, STUDIES)}")
     chosen = STUDIES[name]
-    names = [table.strip() for table in tables.split(",")] if tables else []
-    cells = chosen.chosen(scale, names, quick)
+    names = listed(tables)
+    cells = chosen.chosen(scale, names, quick, listed(protocols))
     title = name + ("-quick" if quick else "") + ("-paper" if scale == "paper" else "")
     folder = results or Path("results") / title
     failed = 0
@@ -91,6 +96,8 @@ def study(
     for found, layout in drawn.tables:
         if not names or layout.name in names:
             out.print(as_terminal(found, layout))
+    if into is not None:
+        fill(into, f"claims:{name}", account(drawn.verdicts))
     columns, rows = claim_rows(drawn.verdicts)
     out.print(listing("claims", columns[:-1], [row[:-1] for row in rows]))  # what was measured is on the page
     out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
@@ -119,6 +126,11 @@ def sweep(
     if not dry_run and known(folder).height:
         out.print(listing(file.stem, *sweep_rows(known(folder), labels_of(planned.tasks))))
     end_with(failed)
+
+
+def listed(text: str | None) -> list[str]:
+    """`II, IV`"""
+    return [name.strip() for name in text.split(",")] if text else []
 
 
 def carry_out(plan: Plan, results: Path, dry_run: bool) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from straggler.studies.asu_claims import CLAIMS
 from straggler.studies.asu_numbers import ABLATIONS, BASELINES
 from straggler.studies.figures import asu_figures
+from straggler.studies.more_tables import asu_tables
 from straggler.studies.study import Scale, Study, quickened
 from straggler.sweeps.cells import Cell
 
@@ -147,5 +148,6 @@ ASU = Study(
     tables=TABLES,
     seeds=3,
     quick=quick,
+    more=asu_tables,
     figures=asu_figures,
 )

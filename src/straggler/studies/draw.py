@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from straggler.analysis.claims import Judged, judge
+from straggler.analysis.claims import Interval, Judged, judge
 from straggler.analysis.markdown import markdown_table
 from straggler.analysis.study_tables import Entry, Layout, as_csv, as_latex, as_markdown, entries, time_rows
 from straggler.catalogue import InputError
@@ -15,7 +15,7 @@ from straggler.studies.study import Scale, Study
 from straggler.sweeps.cells import Cell
 from straggler.sweeps.summaries import known
 
-__all__ = ["Drawn", "claim_rows", "draw", "judged", "layouts", "source_summaries"]
+__all__ = ["Drawn", "account", "claim_rows", "draw", "judged", "layouts", "source_summaries"]
 
 
 def layouts(study: Study, cells: Iterable[Cell]) -> list[Layout]:
@@ -71,6 +71,30 @@ def explained(found: Iterable[Judged]) -> str:
     return "\n\n".join(parts)
 
 
+def account(found: Iterable[Judged]) -> str:
+    """The claims one after another, for a document that is read."""
+    parts = []
+    for one in found:
+        claim, unit = one.claim, "" if one.claim.unit == "points" else f" {one.claim.unit}"
+        ours = "" if one.effect is None else f" Ours: {one.effect}{unit} ({seeds_of(one.effect)})."
+        theirs = "" if one.said is None else f" Source: {one.said:.2f}{unit}."
+        lines = [
+            f"**{claim.statement}** ({claim.where})",
+            f"{one.verdict.capitalize()}. Measured: {claim.measured}.{ours}{theirs}",
+        ]
+        evidence = "\n".join(f"- {text}: {value}" for text, value in one.causes)
+        parts += [
+            *lines,
+            *([claim.comment] if claim.comment and one.effect else []),
+            *([evidence] if evidence else []),
+        ]
+    return "\n\n".join(parts)
+
+
+def seeds_of(effect: Interval) -> str:
+    return "1 seed" if effect.seeds == 1 else f"{effect.seeds} seeds"
+
+
 @dataclass(frozen=True)
 class Drawn:
     """What was made of the summaries."""
@@ -122,6 +146,8 @@ def page(
     for fact, title in (("seconds", "Training time"), ("host_seconds", "Time on the machine")):
         columns, rows = time_rows(summaries, fact)
         parts += [f"### {title}", markdown_table(columns, rows)] if rows else []
+    for caption, table in study.more(summaries) if study.more else ():
+        parts += [f"### {caption.split(':')[0]}", caption + ".", table]
     parts += ["## Figures"] if figures else []
     parts += [f"![{figure.stem}]({figure.name})" for figure in figures]
     return "\n\n".join(part for part in parts if part) + "\n"

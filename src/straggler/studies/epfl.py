@@ -25,6 +25,7 @@ from straggler.studies.epfl_numbers import (
     WORKERS,
 )
 from straggler.studies.figures import epfl_figures
+from straggler.studies.more_tables import epfl_tables
 from straggler.studies.study import Scale, Study, quickened
 from straggler.sweeps.cells import Cell
 
@@ -223,5 +224,6 @@ EPFL = Study(
     tables=TABLES,
     seeds=3,
     quick=quick,
+    more=epfl_tables,
     figures=epfl_figures,
 )

@@ -246,6 +246,7 @@ CLAIMS = (
         percent_less(logged("seconds", "dataset"), logged("seconds", "no split")),
         least=70,
         most=90,
+        said=77.9,
         unit="%",
         exact=True,
         causes=(

@@ -28,16 +28,24 @@ class Study:
     tables: dict[str, str]  # by name in order of importance, with their captions
     seeds: int  # as many as the committed results have
     quick: Callable[[list[Cell]], list[Cell]]  # a few cells, so short that all take two minutes
+    more: Callable[[pl.DataFrame], list[tuple[str, str]]] | None = None  # other tables: caption, Markdown
     figures: Callable[[pl.DataFrame, Path], list[Path]] | None = None  # drawn from the summaries alone
 
-    def chosen(self, scale: Scale, tables: Sequence[str] = (), quick: bool = False) -> list[Cell]:
-        """The cells of these tables (all if none is named), in order of importance."""
+    def chosen(
+        self, scale: Scale, tables: Sequence[str] = (), quick: bool = False, protocols: Sequence[str] = ()
+    ) -> list[Cell]:
+        """The cells of these tables and protocols (all if none is named), in order of importance."""
         for table in tables:
             if table not in self.tables:
                 raise InputError(f"{self.name} has no table {table!r}; it has {', '.join(self.tables)}")
         rank = {name: position for position, name in enumerate(self.tables)}
         cells = sorted(self.cells(scale), key=lambda cell: rank[str(cell.labels["table"])])
         cells = [cell for cell in cells if not tables or cell.labels["table"] in tables]
+        known = list(dict.fromkeys(str(cell.labels["protocol"]) for cell in cells))
+        for protocol in protocols:
+            if protocol not in known:
+                raise InputError(f"there is no protocol {protocol!r} here; there are {', '.join(known)}")
+        cells = [cell for cell in cells if not protocols or cell.labels["protocol"] in protocols]
         return self.quick(cells) if quick else cells
 
 
