@@ -51,6 +51,16 @@ Seeds = Annotated[
 ]
 
 
+On = Annotated[
+    Literal["here", "ray"],
+    typer.Option(rich_help_panel=MANY, help="here: processes on this machine; ray: a cluster's cores."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(rich_help_panel=MANY, help="Of the Ray cluster; without one it is started on this machine."),
+]
+
+
 def study(
     name: Annotated[str, typer.Argument(help=", ".join(STUDIES))],
     quick: Annotated[
@@ -72,6 +82,8 @@ def study(
     dry_run: DryRun = False,
     results: Results = None,
     runs: Runs = Path("runs"),
+    on: On = "here",
+    address: Address = None,
     data: options.Data = None,
 ) -> None:
     """Run a source's experiments, put its numbers beside ours, and judge its claims.
@@ -88,7 +100,7 @@ def study(
     failed = 0
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)
-        failed = carry_out(plan(title, cells, range(count), runs, data, jobs), folder, dry_run)
+        failed = carry_out(plan(title, cells, range(count), runs, data, jobs), folder, dry_run, on, address)
     if dry_run or not known(folder).height:
         end_with(failed)
         return
@@ -112,6 +124,8 @@ def sweep(
     dry_run: DryRun = False,
     results: Results = None,
     runs: Runs = Path("runs"),
+    on: On = "here",
+    address: Address = None,
     data: options.Data = None,
 ) -> None:
     """Run every combination of the values in a file, several seeds of each.
@@ -122,7 +136,7 @@ def sweep(
     cells, seeds = read_sweep(file)
     folder = results or Path("results") / file.stem
     planned = plan(file.stem, cells, seeds, runs, data, jobs)
-    failed = carry_out(planned, folder, dry_run)
+    failed = carry_out(planned, folder, dry_run, on, address)
     if not dry_run and known(folder).height:
         out.print(listing(file.stem, *sweep_rows(known(folder), labels_of(planned.tasks))))
     end_with(failed)
@@ -133,7 +147,7 @@ def listed(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")] if text else []
 
 
-def carry_out(plan: Plan, results: Path, dry_run: bool) -> int:
+def carry_out(plan: Plan, results: Path, dry_run: bool, on: str, address: str | None) -> int:
     """Run a plan, or only say what it is; how many runs failed."""
     seeds = len({task.seed for task in plan.tasks})
     out.print(
@@ -144,7 +158,7 @@ def carry_out(plan: Plan, results: Path, dry_run: bool) -> int:
     if dry_run:
         return 0
     try:
-        return len(conduct(plan, results, err))
+        return len(conduct(plan, results, err, on, address))
     except KeyboardInterrupt:
         complain("interrupted; the same command goes on", code=130)
 

@@ -130,8 +130,7 @@ CLAIMS = (
         least=0,
         causes=(
             Evidence(
-                "the same hybrid minus its own settings without the tolerance rule is not in the report; "
-                "tolerance alone gains",
+                "what the tolerance alone gains",
                 gain("8", "tolerance = 10", ("4", ASYNC)),
             ),
         ),

@@ -80,7 +80,7 @@ def account(found: Iterable[Judged]) -> str:
         theirs = "" if one.said is None else f" Source: {one.said:.2f}{unit}."
         lines = [
             f"**{claim.statement}** ({claim.where})",
-            f"{one.verdict.capitalize()}. Measured: {claim.measured}.{ours}{theirs}",
+            f"{one.verdict.capitalize()}. What is measured: {claim.measured}.{ours}{theirs}",
         ]
         evidence = "\n".join(f"- {text}: {value}" for text, value in one.causes)
         parts += [

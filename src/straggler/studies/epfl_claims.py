@@ -290,7 +290,7 @@ CLAIMS = (
         "With a larger model more asynchronous workers lead to vanishing gradients.",
         "Discussion; the log, large network, momentum .9",
         "share of runs that did not converge, 5 workers, three splits, as coded",
-        nc_share(3, table="log-cnn", protocol=CODED, row="cnn, momentum 0.9"),
+        nc_share(3, table="log", protocol=CODED, row="cnn, momentum 0.9"),
         least=100,
         unit="%",
         exact=True,
