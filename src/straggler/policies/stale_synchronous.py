@@ -14,7 +14,7 @@ class StaleSynchronous(Policy):
     """Apply every gradient; who finished over `bound` more than the slowest waits. Ho et al. 2013."""
 
     name: ClassVar[str] = "ssp"
-    bound: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 3
+    bound: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 3.0
 
     _at: dict[int, int] = PrivateAttr()  # how many active workers have finished so many
     _waiting: dict[int, list[int]] = PrivateAttr()  # who is idle, by how many it has finished

@@ -60,7 +60,7 @@ class Display:
     def left(self) -> float | None:
         """Seconds; unknown at first."""
         worked, elapsed = sum(self._spent.values()), time.monotonic() - self._began
-        if worked < 0.01 * self._total or elapsed < 2:
+        if worked <= 0.01 * self._total or elapsed < 2:
             return None
         return (self._total - worked) * elapsed / worked
 
