@@ -10,6 +10,7 @@ from straggler.analysis import statistics
 from straggler.analysis.claims import Claim, Interval, interval, judge
 from straggler.analysis.study_tables import Layout, as_csv, as_latex, as_markdown, entries, time_rows
 from straggler.catalogue import InputError
+from straggler.experiment import Experiment
 from straggler.studies import ASU, EPFL, GAP_AWARE, STUDIES, Study
 from straggler.studies.draw import draw, judged, source_summaries
 from straggler.studies.gap_aware_claims import beyond
@@ -24,7 +25,8 @@ def test_every_experiment_can_be_built_and_every_table_has_cells(name: str, scal
     study = STUDIES[name]
     cells = study.chosen(scale)  # type: ignore[arg-type]
     for cell in cells:
-        cell.experiment(0)
+        experiment = cell.experiment(0)
+        assert Experiment(**experiment.resolved()).id == experiment.id  # a process of its own finds the same
     if scale == "default":
         assert {cell.labels["table"] for cell in cells} == set(study.tables)
     names = [tuple(cell.labels.values()) for cell in cells]

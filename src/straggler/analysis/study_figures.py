@@ -199,7 +199,7 @@ def beside_source(panels: Sequence[tuple[str, pl.DataFrame]], path: Path) -> Pat
     """Ours against the source's, a point per cell (mean over seeds), a panel per table; equal on the line."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1.2 + 3.1 * len(panels), 3.5), layout="constrained")
-        rows: Any = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        rows: Any = figure.subplots(1, len(panels), squeeze=False)[0]
         markers = ("o", "^", "s", "x")
         for axes, (title, runs) in zip(rows, panels, strict=True):
             known = runs.filter(pl.col("source").is_not_null() & pl.col("value").is_not_null())
@@ -215,8 +215,10 @@ def beside_source(panels: Sequence[tuple[str, pl.DataFrame]], path: Path) -> Pat
                     "alpha": 0.75,
                 }
                 axes.scatter(mine["source"], mine["value"], label=protocol[0], s=18, **style)
-            axes.plot([0, 100], [0, 100], color="0.5", linewidth=0.8)
-            axes.set(xlabel="source: test accuracy (%)", title=title, xlim=(0, 100), ylim=(0, 100))
+            ends = [*means["source"], *means["value"]] or [0.0, 100.0]
+            low, high = min(ends) - 2, max(ends) + 2
+            axes.plot([low, high], [low, high], color="0.5", linewidth=0.8)
+            axes.set(xlabel="source: test accuracy (%)", title=title, xlim=(low, high), ylim=(low, high))
         rows[0].set_ylabel("ours: test accuracy (%)")
         rows[0].legend(loc="upper left", frameon=False)
         return save(figure, path)
