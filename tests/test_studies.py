@@ -47,6 +47,15 @@ def test_an_unknown_table_is_refused_with_those_there_are() -> None:
         EPFL.chosen("default", ["VIII"])
 
 
+def test_only_the_cells_with_a_text_in_their_labels() -> None:
+    cells = EPFL.chosen("default", ["II"], only=["as coded", "2 workers, labels"])
+    assert [cell.labels["row"] for cell in cells][:3] == ["sync", "async 0 ms", "all 30 ms"] and len(
+        cells
+    ) == 8
+    with pytest.raises(InputError, match="no label has it; there are"):
+        EPFL.chosen("default", only=["as coded", "7 workers"])
+
+
 def cell_of(study: Study, table: str, row: str, column: str, protocol: str) -> Cell:
     wanted = {"table": table, "protocol": protocol, "row": row, "column": column}
     (found,) = [cell for cell in study.chosen("default") if cell.labels == wanted]

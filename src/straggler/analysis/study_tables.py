@@ -83,9 +83,11 @@ def entries(summaries: pl.DataFrame, layout: Layout) -> list[Entry]:
 
 
 def entry(runs: pl.DataFrame, protocol: str, row: str, column: str) -> Entry:
-    learnt = runs.filter(pl.col("converged") & pl.col("value").is_not_null())["value"].to_list()
+    source = runs["source"][0]
+    runs = runs.filter(pl.col("value").is_not_null() | ~pl.col("converged"))  # a run may lack this fact
+    learnt = runs.filter("converged")["value"].to_list()
     ours = interval(learnt) if learnt else None
-    return Entry(protocol, row, column, ours, len(runs), len(runs) - len(learnt), runs["source"][0])
+    return Entry(protocol, row, column, ours, len(runs), len(runs) - len(learnt), source)
 
 
 def grid(found: Sequence[Entry], layout: Layout) -> tuple[list[str], list[list[str]]]:

@@ -70,7 +70,10 @@ def study(
         Literal["default", "paper"], typer.Option(help="paper: the source's own networks; needs GPUs.")
     ] = "default",
     tables: Annotated[str | None, typer.Option(help="Only these, such as II,IV.")] = None,
-    protocols: Annotated[str | None, typer.Option(help="Only these, such as 'as coded'.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Only cells with this text in a label, such as 'as coded'; may be repeated."),
+    ] = None,
     draw_only: Annotated[
         bool, typer.Option("--draw", help="Run nothing: tables, claims and figures from the summaries.")
     ] = False,
@@ -93,8 +96,8 @@ def study(
     if name not in STUDIES:
         raise InputError(f"unknown study {name!r}; {suggestion(name, STUDIES)}")
     chosen = STUDIES[name]
-    names = listed(tables)
-    cells = chosen.chosen(scale, names, quick, listed(protocols))
+    names = [table.strip() for table in tables.split(",")] if tables else []
+    cells = chosen.chosen(scale, names, quick, only or [])
     title = name + ("-quick" if quick else "") + ("-paper" if scale == "paper" else "")
     folder = results or Path("results") / title
     failed = 0
@@ -140,11 +143,6 @@ def sweep(
     if not dry_run and known(folder).height:
         out.print(listing(file.stem, *sweep_rows(known(folder), labels_of(planned.tasks))))
     end_with(failed)
-
-
-def listed(text: str | None) -> list[str]:
-    """`II, IV`"""
-    return [name.strip() for name in text.split(",")] if text else []
 
 
 def carry_out(plan: Plan, results: Path, dry_run: bool, on: str, address: str | None) -> int:

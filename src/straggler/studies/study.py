@@ -32,20 +32,20 @@ class Study:
     figures: Callable[[pl.DataFrame, Path], list[Path]] | None = None  # drawn from the summaries alone
 
     def chosen(
-        self, scale: Scale, tables: Sequence[str] = (), quick: bool = False, protocols: Sequence[str] = ()
+        self, scale: Scale, tables: Sequence[str] = (), quick: bool = False, only: Sequence[str] = ()
     ) -> list[Cell]:
-        """The cells of these tables and protocols (all if none is named), in order of importance."""
+        """The cells of these tables (all if none is named) with these texts in their labels, by importance."""
         for table in tables:
             if table not in self.tables:
                 raise InputError(f"{self.name} has no table {table!r}; it has {', '.join(self.tables)}")
         rank = {name: position for position, name in enumerate(self.tables)}
         cells = sorted(self.cells(scale), key=lambda cell: rank[str(cell.labels["table"])])
         cells = [cell for cell in cells if not tables or cell.labels["table"] in tables]
-        known = list(dict.fromkeys(str(cell.labels["protocol"]) for cell in cells))
-        for protocol in protocols:
-            if protocol not in known:
-                raise InputError(f"there is no protocol {protocol!r} here; there are {', '.join(known)}")
-        cells = [cell for cell in cells if not protocols or cell.labels["protocol"] in protocols]
+        for text in only:
+            names = list(dict.fromkeys(str(label) for cell in cells for label in cell.labels.values()))
+            cells = [cell for cell in cells if any(text in str(label) for label in cell.labels.values())]
+            if not cells:
+                raise InputError(f"--only {text!r}: no label has it; there are {', '.join(names)}")
         return self.quick(cells) if quick else cells
 
 
