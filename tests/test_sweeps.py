@@ -237,7 +237,7 @@ def test_the_same_summaries_from_a_ray_cluster(tmp_path: Path) -> None:
 
 def test_a_dry_run_counts_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep(sweep_file(tmp_path, SWEEP + "seeds = 2"), dry_run=True, runs=tmp_path / "runs")
-    assert "8 runs, 2 seeds, 8 of them missing" in " ".join(capsys.readouterr().out.split())
+    assert "8 runs, 2 seeds, 8 missing" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "runs").exists()
 
 

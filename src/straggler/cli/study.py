@@ -11,8 +11,9 @@ from straggler.analysis.tables import listing
 from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
 from straggler.cli.app import complain, err, out
-from straggler.studies import STUDIES
+from straggler.studies import STUDIES, Study
 from straggler.studies.draw import account, claim_rows, draw
+from straggler.studies.study import Scale
 from straggler.sweeps.cells import read_sweep
 from straggler.sweeps.conduct import Plan, conduct, plan
 from straggler.sweeps.display import duration
@@ -66,9 +67,7 @@ def study(
     quick: Annotated[
         bool, typer.Option("--quick", help="A few short cells: a rehearsal of two minutes.")
     ] = False,
-    scale: Annotated[
-        Literal["default", "paper"], typer.Option(help="paper: the source's own networks; needs GPUs.")
-    ] = "default",
+    scale: Annotated[Scale, typer.Option(help="paper: the source's own networks; needs GPUs.")] = "default",
     tables: Annotated[str | None, typer.Option(help="Only these, such as II,IV.")] = None,
     only: Annotated[
         list[str] | None,
@@ -104,19 +103,27 @@ def study(
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)
         failed = carry_out(plan(title, cells, range(count), runs, data, jobs), folder, dry_run, on, address)
-    if dry_run or not known(folder).height:
-        end_with(failed)
-        return
-    drawn = draw(chosen, folder, scale)
+    if quick and not dry_run:
+        out.print(listing("rehearsal", *sweep_rows(known(folder), ["table", "protocol", "row", "column"])))
+    elif not dry_run and (draw_only or known(folder).height):
+        show(chosen, folder, scale, names, into)
+    end_with(failed)
+
+
+def show(study: Study, folder: Path, scale: Scale, names: list[str], into: Path | None) -> None:
+    """Draw what the summaries say, and print the tables and verdicts."""
+    drawn = draw(study, folder, scale)
     for found, layout in drawn.tables:
         if not names or layout.name in names:
             out.print(as_terminal(found, layout))
-    if into is not None:
-        fill(into, f"claims:{name}", account(drawn.verdicts))
     columns, rows = claim_rows(drawn.verdicts)
     out.print(listing("claims", columns[:-1], [row[:-1] for row in rows]))  # what was measured is on the page
     out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
-    end_with(failed)
+    if into is not None:
+        try:
+            fill(into, f"claims:{study.name}", account(drawn.verdicts))
+        except (OSError, ValueError) as error:
+            raise InputError(f"--into {into}: {error}") from None
 
 
 def sweep(
@@ -147,10 +154,10 @@ def sweep(
 
 def carry_out(plan: Plan, results: Path, dry_run: bool, on: str, address: str | None) -> int:
     """Run a plan, or only say what it is; how many runs failed."""
-    seeds = len({task.seed for task in plan.tasks})
+    seeds = counted(len({task.seed for task in plan.tasks}), "seed")
     out.print(
-        f"{plan.name}: {len(plan.tasks)} runs, {seeds} seeds, {len(plan.missing)} of them missing: "
-        f"about {duration(plan.seconds)} with {plan.jobs} processes",
+        f"{plan.name}: {counted(len(plan.tasks), 'run')}, {seeds}, {len(plan.missing)} missing: "
+        f"about {duration(plan.seconds)} with {counted(plan.jobs, 'process', 'es')}",
         soft_wrap=True,
     )
     if dry_run:
@@ -163,4 +170,8 @@ def carry_out(plan: Plan, results: Path, dry_run: bool, on: str, address: str | 
 
 def end_with(failed: int) -> None:
     if failed:
-        complain(f"{failed} runs failed; the reasons are above", code=1)
+        complain(f"{counted(failed, 'run')} failed; the reasons are above", code=1)
+
+
+def counted(number: int, what: str, ending: str = "s") -> str:
+    return f"{number:,} {what}{'' if number == 1 else ending}"

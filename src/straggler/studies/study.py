@@ -34,7 +34,7 @@ class Study:
     def chosen(
         self, scale: Scale, tables: Sequence[str] = (), quick: bool = False, only: Sequence[str] = ()
     ) -> list[Cell]:
-        """The cells of these tables (all if none is named) with these texts in their labels, by importance."""
+        """The cells of these tables (or all) with these texts in their labels, in order of importance."""
         for table in tables:
             if table not in self.tables:
                 raise InputError(f"{self.name} has no table {table!r}; it has {', '.join(self.tables)}")
