@@ -224,17 +224,6 @@ def test_a_sweep_that_is_interrupted_saves_what_runs(tmp_path: Path) -> None:
     assert list((tmp_path / task.id).glob("checkpoint-*"))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_same_summaries_from_a_ray_cluster(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    cells = [Cell({"row": str(lr)}, TINY | {"lr": lr}) for lr in (0.1, 0.2)]
-    for on in ("here", "ray"):
-        planned = plan("x", cells, [0], tmp_path / on / "runs", jobs=1)
-        assert conduct(planned, tmp_path / on, QUIET, on) == {}
-    assert results_of(tmp_path / "ray").equals(results_of(tmp_path / "here"))
-
-
 def test_a_dry_run_counts_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep(sweep_file(tmp_path, SWEEP + "seeds = 2"), dry_run=True, runs=tmp_path / "runs")
     assert "8 runs, 2 seeds, 8 missing" in " ".join(capsys.readouterr().out.split())

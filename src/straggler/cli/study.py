@@ -1,7 +1,7 @@
 """Commands that run many experiments: study and sweep."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -52,16 +52,6 @@ Seeds = Annotated[
 ]
 
 
-On = Annotated[
-    Literal["here", "ray"],
-    typer.Option(rich_help_panel=MANY, help="here: processes on this machine; ray: a cluster's cores."),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(rich_help_panel=MANY, help="Of the Ray cluster; without one it is started on this machine."),
-]
-
-
 def study(
     name: Annotated[str, typer.Argument(help=", ".join(STUDIES))],
     quick: Annotated[
@@ -84,8 +74,6 @@ def study(
     dry_run: DryRun = False,
     results: Results = None,
     runs: Runs = Path("runs"),
-    on: On = "here",
-    address: Address = None,
     data: options.Data = None,
 ) -> None:
     """Run a source's experiments, put its numbers beside ours, and judge its claims.
@@ -102,7 +90,7 @@ def study(
     failed = 0
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)
-        failed = carry_out(plan(title, cells, range(count), runs, data, jobs), folder, dry_run, on, address)
+        failed = carry_out(plan(title, cells, range(count), runs, data, jobs), folder, dry_run)
     if quick and not dry_run:
         out.print(listing("rehearsal", *sweep_rows(known(folder), ["table", "protocol", "row", "column"])))
     elif not dry_run and (draw_only or known(folder).height):
@@ -134,8 +122,6 @@ def sweep(
     dry_run: DryRun = False,
     results: Results = None,
     runs: Runs = Path("runs"),
-    on: On = "here",
-    address: Address = None,
     data: options.Data = None,
 ) -> None:
     """Run every combination of the values in a file, several seeds of each.
@@ -146,13 +132,13 @@ def sweep(
     cells, seeds = read_sweep(file)
     folder = results or Path("results") / file.stem
     planned = plan(file.stem, cells, seeds, runs, data, jobs)
-    failed = carry_out(planned, folder, dry_run, on, address)
+    failed = carry_out(planned, folder, dry_run)
     if not dry_run and known(folder).height:
         out.print(listing(file.stem, *sweep_rows(known(folder), labels_of(planned.tasks))))
     end_with(failed)
 
 
-def carry_out(plan: Plan, results: Path, dry_run: bool, on: str, address: str | None) -> int:
+def carry_out(plan: Plan, results: Path, dry_run: bool) -> int:
     """Run a plan, or only say what it is; how many runs failed."""
     seeds = counted(len({task.seed for task in plan.tasks}), "seed")
     out.print(
@@ -163,7 +149,7 @@ def carry_out(plan: Plan, results: Path, dry_run: bool, on: str, address: str | 
     if dry_run:
         return 0
     try:
-        return len(conduct(plan, results, err, on, address))
+        return len(conduct(plan, results, err))
     except KeyboardInterrupt:
         complain("interrupted; the same command goes on", code=130)
 

@@ -15,7 +15,6 @@ from straggler.sweeps.cells import Cell, Task, tasks
 from straggler.sweeps.cost import Stopwatch
 from straggler.sweeps.display import Display
 from straggler.sweeps.fleet import Fleet
-from straggler.sweeps.ray_fleet import RayFleet
 from straggler.sweeps.summaries import Summaries, labels_of
 
 __all__ = ["Plan", "conduct", "plan"]
@@ -65,14 +64,11 @@ def plan(
     return Plan(name, found, seeds, runs, data, jobs or os.cpu_count() or 1)
 
 
-def conduct(
-    plan: Plan, results: Path, console: Console, on: str = "here", address: str | None = None
-) -> dict[str, str]:
+def conduct(plan: Plan, results: Path, console: Console) -> dict[str, str]:
     """Run what is missing and write the summaries as they come; the reasons of those that failed, by id."""
     summaries = Summaries(results, labels_of(plan.tasks))
     failures: dict[str, str] = {}
-    here, cluster = Fleet(plan.jobs, plan.runs, plan.data), RayFleet(address, plan.runs.absolute(), plan.data)
-    told = cluster.run(plan.tasks) if on == "ray" else here.run(plan.tasks)
+    told = Fleet(plan.jobs, plan.runs, plan.data).run(plan.tasks)
     with (
         stoppable(),
         kept(summaries) as keep,
