@@ -35,7 +35,8 @@ LEVELS = [
     {"run"},
     {"experiment"},
     {"analysis", "landscape", "progress", "replay", "calibrate"},
-    {"catalogues", "web"},
+    {"catalogues", "sweeps", "web"},
+    {"studies"},
     {"cli"},
     {"__main__"},
 ]

@@ -17,6 +17,7 @@ from straggler.cli import app
 from straggler.cli.train import read_pairs
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
+from straggler.sweeps.cells import read_sweep
 from test_reductions import STATE
 
 ROOT = Path(__file__).parents[1]
@@ -164,10 +165,17 @@ def test_commands_are_found_and_can_be_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    "toml", [content for text in PAGES.values() for _, content in blocks(text, "toml")], ids=lambda t: t[:30]
+    ("kind", "toml"),
+    [block for text in PAGES.values() for block in blocks(text, "toml")],
+    ids=lambda t: t[:30],
 )
-def test_files_in_the_documents_are_experiments(toml: str) -> None:
-    Experiment(**tomllib.loads(toml))
+def test_files_in_the_documents_are_experiments_or_sweeps(kind: str, toml: str, tmp_path: Path) -> None:
+    if kind == "sweep":
+        (tmp_path / "sweep.toml").write_text(toml)
+        cells, seeds = read_sweep(tmp_path / "sweep.toml")
+        assert [cell.experiment(seeds[0]) for cell in cells]
+    else:
+        Experiment(**tomllib.loads(toml))
 
 
 def test_the_readmes_python_runs(

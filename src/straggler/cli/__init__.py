@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pydantic import ValidationError
 
 from straggler.catalogue import InputError, explain
-from straggler.cli import analyse, calibrate, landscapes, look, pages, plot, train
+from straggler.cli import analyse, calibrate, landscapes, look, pages, plot, study, train
 from straggler.cli.app import app, complain
 from straggler.data.datasets import DataError
 from straggler.delays import DurationError
@@ -17,6 +17,7 @@ __all__ = ["app", "main"]
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # in the order of `straggler --help`
     "Train": (train.run, train.resume, train.replay_, calibrate.calibrate_),
+    "Study": (study.study, study.sweep),
     "Analyse": (analyse.speedup, analyse.densities, landscapes.landscape, plot.plot),
     "Look": (look.list_, look.show, look.data, look.cite, pages.report, pages.serve),
 }

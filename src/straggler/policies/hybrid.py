@@ -22,7 +22,7 @@ class Hybrid(Policy):
 
     name: ClassVar[str] = "hybrid"
     num_workers_ps_update: int = Field(1, ge=1)
-    staleness_tolerance: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 9999
+    staleness_tolerance: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 9999.0
     pull_weights_interval: int = Field(1, ge=1)
     aggregate: Literal["mean", "sum"] = "mean"
     _pushes: list[int] = PrivateAttr()

@@ -14,7 +14,7 @@ class StaleSynchronous(Policy):
     """Apply every gradient; who finished over `bound` more than the slowest waits. Ho et al. 2013."""
 
     name: ClassVar[str] = "ssp"
-    bound: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 3
+    bound: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 3.0
 
     _clock: list[int] = PrivateAttr()  # gradients of each worker; one that comes back starts at the slowest
     _at: dict[int, dict[int, None]] = PrivateAttr()  # the active workers by their clocks

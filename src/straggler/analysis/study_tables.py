@@ -1,0 +1,177 @@
+"""Tables of a study: ours as mean ± 95 % interval over seeds, the source's number beside it, NC marked."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+from rich.table import Table
+
+from straggler.analysis.claims import Interval, interval
+from straggler.analysis.markdown import markdown_table
+from straggler.analysis.tables import listing
+
+__all__ = [
+    "Entry",
+    "Layout",
+    "as_csv",
+    "as_latex",
+    "as_markdown",
+    "as_terminal",
+    "entries",
+    "sweep_rows",
+    "time_rows",
+]
+
+CHANCE = 12.0  # percent and below counts as NC in a source that wrote 10 for it
+SIGNS = {"%": r"\%", "_": r"\_", "±": r"$\pm$", "λ": r"$\lambda$", "γ": r"$\gamma$"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a table."""
+
+    protocol: str
+    row: str
+    column: str
+    ours: Interval | None  # over the seeds that converged
+    seeds: int
+    failed: int  # of them did not converge
+    source: float | None
+
+    @property
+    def text(self) -> str:
+        """`88.42 ± 0.31`, `NC`, or what of both there is."""
+        if self.ours is None:
+            return "NC" if self.seeds else ""
+        half = self.ours.high - self.ours.mean
+        spread = f" ± {half:.2f}" if math.isfinite(half) else ""
+        some = f" ({self.failed} of {self.seeds} NC)" if self.failed else ""
+        return f"{self.ours.mean:.2f}{spread}{some}"
+
+    @property
+    def theirs(self) -> str:
+        if self.source is None:
+            return ""
+        return "NC" if self.source <= CHANCE else f"{self.source:.2f}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which rows and columns a table has, in the source's order."""
+
+    name: str
+    caption: str
+    protocols: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+def entries(summaries: pl.DataFrame, layout: Layout) -> list[Entry]:
+    """Every cell of the table of which there is a run, in order."""
+    mine = summaries.filter(pl.col("table") == layout.name)
+    found = []
+    groups = dict(iter(mine.group_by("protocol", "row", "column")))
+    for protocol in layout.protocols:
+        for row in layout.rows:
+            for column in layout.columns:
+                if (protocol, row, column) in groups:
+                    found.append(entry(groups[protocol, row, column], protocol, row, column))
+    return found
+
+
+def entry(runs: pl.DataFrame, protocol: str, row: str, column: str) -> Entry:
+    source = runs["source"][0]
+    runs = runs.filter(pl.col("value").is_not_null() | ~pl.col("converged"))  # a run may lack this fact
+    learnt = runs.filter("converged")["value"].to_list()
+    ours = interval(learnt) if learnt else None
+    return Entry(protocol, row, column, ours, len(runs), len(runs) - len(learnt), source)
+
+
+def grid(found: Sequence[Entry], layout: Layout) -> tuple[list[str], list[list[str]]]:
+    """A line per row and protocol, then the source's own line."""
+    by = {(e.protocol, e.row, e.column): e for e in found}
+    protocols = [p for p in layout.protocols if any(e.protocol == p for e in found)]
+    columns = [c for c in layout.columns if any(e.column == c for e in found)]
+    lines = []
+    for row in layout.rows:
+        for protocol in protocols:
+            cells = [by[protocol, row, c].text if (protocol, row, c) in by else "" for c in columns]
+            if any(cells):
+                lines.append([row, protocol, *cells])
+        source = [source_of(by, protocols, row, column) for column in columns]
+        if any(source):
+            lines.append([row, "source", *source])
+    return ["", "", *columns], lines
+
+
+def source_of(by: dict[tuple[str, str, str], Entry], protocols: list[str], row: str, column: str) -> str:
+    texts = [by[p, row, column].theirs for p in protocols if (p, row, column) in by]
+    return texts[0] if texts else ""
+
+
+def as_terminal(found: Sequence[Entry], layout: Layout) -> Table:
+    columns, rows = grid(found, layout)
+    return listing(f"{layout.name}: {layout.caption}", columns, rows)
+
+
+def as_markdown(found: Sequence[Entry], layout: Layout) -> str:
+    return markdown_table(*grid(found, layout))
+
+
+def as_latex(found: Sequence[Entry], layout: Layout) -> str:
+    """A booktabs table."""
+    columns, rows = grid(found, layout)
+    lines = [[latex(text) for text in row] for row in (columns, *rows)]
+    body = "\n".join(" & ".join(line) + r" \\" for line in lines[1:])
+    head = " & ".join(lines[0]) + r" \\"
+    return (
+        f"\\begin{{table}}\n\\caption{{{latex(layout.caption)}}}\n"
+        f"\\begin{{tabular}}{{ll{'r' * (len(columns) - 2)}}}\n\\toprule\n{head}\n\\midrule\n{body}\n"
+        "\\bottomrule\n\\end{tabular}\n\\end{table}\n"
+    )
+
+
+def latex(text: str) -> str:
+    for sign, written in SIGNS.items():
+        text = text.replace(sign, written)
+    return text
+
+
+def as_csv(found: Sequence[Entry], layout: Layout) -> str:
+    """One line per cell, numbers in full."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["table", "protocol", "row", "column", "mean", "low", "high", "seeds", "nc", "source"])
+    for e in found:
+        numbers = (e.ours.mean, e.ours.low, e.ours.high) if e.ours else (None, None, None)
+        finite = [None if n is None or not math.isfinite(n) else round(n, 4) for n in numbers]
+        writer.writerow([layout.name, e.protocol, e.row, e.column, *finite, e.seeds, e.failed, e.source])
+    return text.getvalue()
+
+
+def sweep_rows(summaries: pl.DataFrame, labels: list[str]) -> tuple[list[str], list[list[str]]]:
+    """Any sweep: a line per combination of its labels, the test accuracy over its seeds."""
+    rows = []
+    for key, runs in summaries.group_by(*labels, maintain_order=True) if labels else [((), summaries)]:
+        found = entry(runs, "", "", "")
+        staleness = float(runs.select(pl.col("mean_staleness").mean()).item())
+        rows.append([*map(str, key), found.text, str(found.seeds), f"{staleness:.2f}"])
+    return [*labels, "test accuracy", "seeds", "staleness"], rows
+
+
+def time_rows(summaries: pl.DataFrame, fact: str) -> tuple[list[str], list[list[str]]]:
+    """The source's time, ours, and how many times as long the source's is."""
+    theirs = f"source_{fact}"
+    columns = ["table", "protocol", "", "", "source (s)", "ours (s)", "ratio"]
+    if theirs not in summaries.columns:
+        return columns, []
+    known = summaries.filter(pl.col(theirs).is_not_null() & pl.col(fact).is_not_null())
+    groups = known.group_by("table", "protocol", "row", "column", maintain_order=True)
+    rows = groups.agg(pl.col(theirs).first(), pl.col(fact).mean()).iter_rows()
+    return columns, [
+        [*map(str, labels), f"{source:,.1f}", f"{ours:,.1f}", f"{source / ours:.2f}"]
+        for *labels, source, ours in rows
+    ]

@@ -1,0 +1,153 @@
+"""A study's results from its summaries alone: tables, claims, figures and one readable page."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from straggler.analysis.claims import Interval, Judged, judge
+from straggler.analysis.markdown import markdown_table
+from straggler.analysis.study_tables import Entry, Layout, as_csv, as_latex, as_markdown, entries, time_rows
+from straggler.catalogue import InputError
+from straggler.record import write_text
+from straggler.studies.study import Scale, Study
+from straggler.sweeps.cells import Cell
+from straggler.sweeps.summaries import known
+
+__all__ = ["Drawn", "account", "claim_rows", "draw", "judged", "layouts", "source_summaries"]
+
+
+def layouts(study: Study, cells: Iterable[Cell]) -> list[Layout]:
+    """The study's tables as its cells lay them out."""
+    found = []
+    cells = list(cells)
+    for name, caption in study.tables.items():
+        mine = [cell.labels for cell in cells if cell.labels["table"] == name]
+        protocols, rows, columns = (
+            tuple(dict.fromkeys(str(labels[key]) for labels in mine)) for key in ("protocol", "row", "column")
+        )
+        found.append(Layout(name, caption, protocols, rows, columns))
+    return [layout for layout in found if layout.rows]
+
+
+def source_summaries(cells: Iterable[Cell]) -> pl.DataFrame:
+    """The source's numbers in the form of ours, as one seed: what a statistic makes of them."""
+    rows = []
+    for cell in cells:
+        if cell.source is not None:
+            facts = {"value": cell.source, cell.fact: cell.source, "converged": cell.source > 12, **cell.also}
+            rows.append({**cell.labels, "seed": 0, **facts})
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def judged(study: Study, summaries: pl.DataFrame, cells: Iterable[Cell]) -> list[Judged]:
+    source = source_summaries(cells)
+    return [judge(claim, summaries, source) for claim in study.claims]
+
+
+def claim_rows(found: Iterable[Judged]) -> tuple[list[str], list[list[str]]]:
+    """One line per claim: verdict, effect with its interval, what the source's numbers give."""
+    columns = ["claim", "verdict", "ours [95 %]", "source", "seeds", "measured"]
+    rows = []
+    for one in found:
+        unit = "" if one.claim.unit == "points" else f" {one.claim.unit}"
+        ours = "–" if one.effect is None else f"{one.effect}{unit}"
+        theirs = "–" if one.said is None else f"{one.said:.2f}{unit}"
+        seeds = "–" if one.effect is None else str(one.effect.seeds)
+        rows.append([one.claim.statement, one.verdict, ours, theirs, seeds, one.claim.measured])
+    return columns, rows
+
+
+def explained(found: Iterable[Judged]) -> str:
+    """The measured causes, claim by claim."""
+    parts = []
+    for one in found:
+        if not one.causes and not one.claim.comment:
+            continue
+        lines = [f"**{one.claim.statement}** *{one.verdict}.* {one.claim.comment}".rstrip()]
+        lines += [f"- {text}: {value}" for text, value in one.causes]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def account(found: Iterable[Judged]) -> str:
+    """The claims one after another, for a document that is read."""
+    parts = []
+    for one in found:
+        claim, unit = one.claim, "" if one.claim.unit == "points" else f" {one.claim.unit}"
+        ours = "" if one.effect is None else f" Ours: {one.effect}{unit} ({seeds_of(one.effect)})."
+        theirs = "" if one.said is None else f" Source: {one.said:.2f}{unit}."
+        lines = [
+            f"**{claim.statement}** ({claim.where})",
+            f"{one.verdict.capitalize()}. What is measured: {claim.measured}.{ours}{theirs}",
+        ]
+        evidence = "\n".join(f"- {text}: {value}" for text, value in one.causes)
+        parts += [
+            *lines,
+            *([claim.comment] if claim.comment and one.effect else []),
+            *([evidence] if evidence else []),
+        ]
+    return "\n\n".join(parts)
+
+
+def seeds_of(effect: Interval) -> str:
+    return "1 seed" if effect.seeds == 1 else f"{effect.seeds} seeds"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What was made of the summaries."""
+
+    tables: list[tuple[list[Entry], Layout]]
+    verdicts: list[Judged]
+
+
+def draw(study: Study, results: Path, scale: Scale = "default") -> Drawn:
+    """Write the tables (Markdown, CSV, LaTeX), the figures, and a page with these and the claims."""
+    summaries = known(results)
+    if summaries.is_empty():
+        raise InputError(f"{results} has no summaries.parquet; run straggler study {study.name} first")
+    cells = study.chosen(scale)
+    tables = [(entries(summaries, layout), layout) for layout in layouts(study, cells)]
+    tables = [(found, layout) for found, layout in tables if found]
+    (results / "tables").mkdir(exist_ok=True)
+    for found, layout in tables:
+        write_text(results / "tables" / f"{layout.name}.csv", as_csv(found, layout))
+        write_text(results / "tables" / f"{layout.name}.tex", as_latex(found, layout))
+    figures = study.figures(summaries, results) if study.figures else []
+    verdicts = judged(study, summaries, cells)
+    write_text(results / "README.md", page(study, summaries, tables, verdicts, figures))
+    return Drawn(tables, verdicts)
+
+
+def page(
+    study: Study,
+    summaries: pl.DataFrame,
+    tables: list[tuple[list[Entry], Layout]],
+    verdicts: list[Judged],
+    figures: list[Path],
+) -> str:
+    runs = summaries["id"].n_unique()
+    hours = summaries.unique("id")["host_seconds"].sum() / 3600
+    parts = [
+        f"# {study.title}",
+        f"{study.source}. {runs} runs, {hours:.1f} hours of one core. Ours is the mean over the seeds that "
+        "converged ± the half width of its 95 % interval (Student's t); NC: no convergence.",
+        f"From these summaries: `straggler study {study.name} --draw`. "
+        f"From nothing: `straggler study {study.name}`.",
+        "## Claims",
+        markdown_table(*claim_rows(verdicts)),
+        explained(verdicts),
+        "## Tables",
+    ]
+    for found, layout in tables:
+        parts += [f"### {layout.name}", layout.caption + ".", as_markdown(found, layout)]
+    for fact, title in (("seconds", "Training time"), ("host_seconds", "Time on the machine")):
+        columns, rows = time_rows(summaries, fact)
+        parts += [f"### {title}", markdown_table(columns, rows)] if rows else []
+    for caption, table in study.more(summaries) if study.more else ():
+        parts += [f"### {caption.split(':')[0]}", caption + ".", table]
+    parts += ["## Figures"] if figures else []
+    parts += [f"![{figure.stem}]({figure.name})" for figure in figures]
+    return "\n\n".join(part for part in parts if part) + "\n"

@@ -1,0 +1,220 @@
+"""What the Gap-Aware paper concludes; at the default scale networks and training are much smaller."""
+
+import math
+
+import polars as pl
+from scipy import stats
+
+from straggler.analysis.claims import Claim, Evidence, Statistic
+from straggler.analysis.statistics import (
+    at,
+    both,
+    difference,
+    known,
+    mean,
+    nc_share,
+    ratio,
+    select,
+    shares_won,
+)
+
+__all__ = ["CLAIMS", "beyond"]
+
+FAST, SLOW = "lenet5, lr .05", "lenet5, lr .01"
+FRAMEWORKS = (FAST, SLOW)
+WORKERS = (4, 8, 16, 32)
+
+
+def error(framework: str, method: str, workers: int, fact: str = "value") -> Statistic:
+    return at(fact, table="2", protocol=framework, row=method, column=f"N = {workers}")
+
+
+def accuracy(framework: str, method: str, workers: int) -> Statistic:
+    return error(framework, method, workers, "test_accuracy")
+
+
+def above_baseline(framework: str, method: str, workers: int) -> Statistic:
+    return difference(error(framework, method, workers), error(framework, "sgd", 1))
+
+
+def ga_against_sa(frameworks: tuple[str, ...]) -> Statistic:
+    contests = [(accuracy(f, "ga", n), [accuracy(f, "sa", n)]) for f in frameworks for n in WORKERS]
+    return shares_won(contests)
+
+
+def ga_minus_sa() -> Statistic:
+    methods = (
+        both(
+            mean(4, "test_accuracy", table="2", protocol=FAST, row=method),
+            mean(4, "test_accuracy", table="2", protocol=SLOW, row=method),
+            lambda a, b: (a + b) / 2,
+        )
+        for method in ("ga", "sa")
+    )
+    return difference(*methods)
+
+
+def faster(kind: str, workers: int) -> Statistic:
+    """Gradients per second, asynchronous over synchronous."""
+    speed = (
+        at(table="12", protocol=kind, row=method, column=f"N = {workers}") for method in ("asgd", "ssgd")
+    )
+    return ratio(*speed)
+
+
+def map_best(negative: bool) -> Statistic:
+    """The best accuracy over the learning rates and the momenta below zero, or the others."""
+
+    def numbers(summaries: pl.DataFrame) -> dict[int, float]:
+        cells = select(summaries, {"table": "10"})
+        found: dict[int, list[tuple[bool, float]]] = {}
+        for row in cells.iter_rows(named=True):
+            found.setdefault(row["seed"], []).append(("-" in row["row"], row["value"] or math.nan))
+        whole = {seed: cells for seed, cells in found.items() if len(cells) == 70}
+        return {seed: max(v for below, v in cells if below == negative) for seed, cells in whole.items()}
+
+    return numbers
+
+
+def beyond(factor: float, cv: float) -> float:
+    """P(X > factor·mean) of a gamma with this coefficient of variation."""
+    shape = 1 / cv**2
+    return float(stats.gamma.sf(factor * shape, shape))
+
+
+CLAIMS = (
+    Claim(
+        "ga-beats-sa",
+        "Dividing by the gap beats dividing by the staleness everywhere.",
+        "figures 1, 2, 5 to 8",
+        "accuracy of GA minus SA, mean over 4, 8, 16 and 32 workers, lr .05 and .01",
+        ga_minus_sa(),
+        least=0,
+        causes=(
+            Evidence("share of the eight pairs in which GA is at least SA (%)", ga_against_sa(FRAMEWORKS)),
+            Evidence(
+                "accuracy of GA minus SA, 32 workers, lr .05",
+                difference(accuracy(FAST, "ga", 32), accuracy(FAST, "sa", 32)),
+            ),
+            Evidence(
+                "accuracy of GA minus SA, 32 workers, lr .01",
+                difference(accuracy(SLOW, "ga", 32), accuracy(SLOW, "sa", 32)),
+            ),
+        ),
+    ),
+    Claim(
+        "dana-ga-near-baseline",
+        "DANA-GA stays near the baseline of one worker up to 32 workers.",
+        "figures 1, 2, 5",
+        "test error of DANA-GA with 32 workers minus one worker, lr .01",
+        above_baseline(SLOW, "dana-ga", 32),
+        most=2,
+        causes=(
+            Evidence("with 16 workers, lr .01", above_baseline(SLOW, "dana-ga", 16)),
+            Evidence("with 32 workers, lr .05", above_baseline(FAST, "dana-ga", 32)),
+        ),
+        comment="Four epochs without warm-up are few steps for 32 workers; the paper trains for 160 to 200.",
+    ),
+    Claim(
+        "nag-asgd-collapses",
+        "Asynchronous SGD with Nesterov momentum collapses as workers are added.",
+        "figure 1; section C.13",
+        "share of runs that did not converge, 16 and 32 workers, lr .05",
+        both(
+            nc_share(1, table="2", protocol=FAST, row="nag-asgd", column="N = 16"),
+            nc_share(1, table="2", protocol=FAST, row="nag-asgd", column="N = 32"),
+            lambda a, b: (a + b) / 2,
+        ),
+        least=100,
+        unit="%",
+        exact=True,
+        causes=(
+            Evidence(
+                "test error with 32 workers minus one worker, lr .01", above_baseline(SLOW, "nag-asgd", 32)
+            ),
+        ),
+    ),
+    Claim(
+        "dana-ga-best",
+        "DANA-GA is the best of the asynchronous methods with 32 workers.",
+        "figures 1, 2, 5",
+        "share of networks in which it is at least NAG-ASGD, DC-ASGD, SA, GA and DANA",
+        shares_won(
+            [
+                (
+                    accuracy(f, "dana-ga", 32),
+                    [accuracy(f, m, 32) for m in ("nag-asgd", "dc-asgd", "sa", "ga", "dana")],
+                )
+                for f in FRAMEWORKS
+            ]
+        ),
+        least=95,
+        unit="%",
+    ),
+    Claim(
+        "dana-narrows-the-gap",
+        "DANA-GA's gap is smaller than GA's, so it penalises less.",
+        "figure 4",
+        "mean gap of GA over that of DANA-GA, 32 workers, lr .01",
+        ratio(error(SLOW, "ga", 32, "mean_gap"), error(SLOW, "dana-ga", 32, "mean_gap")),
+        least=1,
+        unit="×",
+        causes=(
+            Evidence(
+                "NAG-ASGD over DANA without a penalty, 8 workers, lr .01",
+                ratio(error(SLOW, "nag-asgd", 8, "mean_gap"), error(SLOW, "dana", 8, "mean_gap")),
+            ),
+        ),
+        comment="A method that penalises less also moves faster, which widens the gap again.",
+    ),
+    Claim(
+        "negative-momentum",
+        "With 32 asynchronous workers the best momentum of ASGD is negative.",
+        "figures 10 and 11",
+        "best accuracy over learning rates with momentum below 0 minus with momentum from 0 on, 32 workers",
+        difference(map_best(negative=True), map_best(negative=False)),
+        least=0,
+        spread=0.5,
+        comment="One learning rate finer would decide: along lr/(1 − γ) accuracies hardly differ.",
+    ),
+    Claim(
+        "async-faster-homogeneous",
+        "With equal machines asynchronous training is about 1.2 times as fast as synchronous.",
+        "figure 12",
+        "gradients per second, asynchronous over synchronous, 64 workers",
+        faster("homogeneous", 64),
+        least=1.1,
+        most=1.35,
+        unit="×",
+        causes=(
+            Evidence("8 workers", faster("homogeneous", 8)),
+            Evidence("128 workers", faster("homogeneous", 128)),
+        ),
+    ),
+    Claim(
+        "async-faster-heterogeneous",
+        "With unequal machines asynchronous training is several times as fast.",
+        "figure 12",
+        "gradients per second, asynchronous over synchronous, 64 workers",
+        faster("heterogeneous", 64),
+        least=2.5,
+        unit="×",
+        causes=(
+            Evidence("8 workers", faster("heterogeneous", 8)),
+            Evidence("128 workers", faster("heterogeneous", 128)),
+        ),
+    ),
+    Claim(
+        "slow-batches",
+        "A batch takes over 1.25 times the mean in 1 % of cases on equal, 27.9 % on unequal machines.",
+        "figure 3",
+        "the second probability, from the gamma law with coefficient of variation .6",
+        known(100 * beyond(1.25, 0.6)),
+        least=27.4,
+        most=28.4,
+        said=27.9,
+        unit="%",
+        exact=True,
+        causes=(Evidence("the first, with coefficient of variation .1 (%)", known(100 * beyond(1.25, 0.1))),),
+    ),
+)

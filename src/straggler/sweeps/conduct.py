@@ -1,0 +1,119 @@
+"""A sweep from its cells to its summaries: plan, run, collect; it can be killed at any time and goes on."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from straggler.sweeps.cells import Cell, Task, tasks
+from straggler.sweeps.cost import Stopwatch
+from straggler.sweeps.display import Display
+from straggler.sweeps.fleet import Fleet
+from straggler.sweeps.summaries import Summaries, labels_of
+
+__all__ = ["Plan", "conduct", "plan"]
+
+WRITE_SECONDS = 20.0  # between two times that the summaries are written
+
+
+@dataclass
+class Plan:
+    """What a sweep will do, in order."""
+
+    name: str
+    tasks: list[Task]
+    seeds: Sequence[int]
+    runs: Path
+    data: Path | None = None
+    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+    @property
+    def missing(self) -> list[Task]:
+        return [task for task in self.tasks if task.seconds]
+
+    @property
+    def seconds(self) -> float:
+        """Of waiting, with all processes busy."""
+        work = [task.seconds for task in self.tasks]
+        return max(sum(work) / self.jobs, max(work, default=0.0))
+
+
+def plan(
+    name: str,
+    cells: Iterable[Cell],
+    seeds: Sequence[int],
+    runs: Path,
+    data: Path | None = None,
+    jobs: int | None = None,
+) -> Plan:
+    """Each seed's runs after the last one's; within a seed table by table, the longest first."""
+    cells = list(cells)
+    found = tasks(cells, seeds)
+    watch = Stopwatch(runs, data)
+    for task in found:
+        task.seconds = watch.estimate(task)
+    tables = list(dict.fromkeys(cell.labels.get("table") for cell in cells))
+    rank = {table: position for position, table in enumerate(tables)}
+    found.sort(key=lambda task: (task.seed, rank[task.cells[0].labels.get("table")], -task.seconds))
+    return Plan(name, found, seeds, runs, data, jobs or os.cpu_count() or 1)
+
+
+def conduct(plan: Plan, results: Path, console: Console) -> dict[str, str]:
+    """Run what is missing and write the summaries as they come; the reasons of those that failed, by id."""
+    summaries = Summaries(results, labels_of(plan.tasks))
+    failures: dict[str, str] = {}
+    told = Fleet(plan.jobs, plan.runs, plan.data).run(plan.tasks)
+    with (
+        stoppable(),
+        kept(summaries) as keep,
+        Display(console, plan.name, plan.tasks) as display,
+        closing(told),
+    ):
+        for news in told:
+            if news.what == "spent":
+                display.spent(news.task, news.content)
+            elif news.what == "failed":
+                failures[news.task.id] = news.content
+                display.failed(news.task, news.content)
+            else:
+                summaries.add(news.task, news.content)
+                display.done(news.task)
+            keep()
+    return failures
+
+
+@contextmanager
+def kept(summaries: Summaries) -> Iterator[Callable[[], None]]:
+    """Writes the summaries when asked and it is time, and at the end whatever happens."""
+    written = time.monotonic()
+
+    def keep() -> None:
+        nonlocal written
+        if time.monotonic() - written > WRITE_SECONDS:
+            summaries.write()
+            written = time.monotonic()
+
+    try:
+        yield keep
+    finally:
+        summaries.write()
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM is Ctrl-C: what runs is saved."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

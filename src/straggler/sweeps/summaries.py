@@ -1,0 +1,73 @@
+"""A sweep's results on disk: one row per cell and seed, small enough to be kept with the code."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from straggler.record import read_table, write_parquet
+from straggler.sweeps.cells import Task
+from straggler.sweeps.facts import Facts
+
+__all__ = ["Summaries", "known", "labels_of", "series"]
+
+SERIES = ("curve", "course")  # tables within a row: each has a file of its own, by experiment id
+
+
+class Summaries:
+    """What is known of a sweep: rows of earlier times stay until the same cell and seed is run again."""
+
+    def __init__(self, folder: Path, labels: Iterable[str] = ()) -> None:
+        self.folder, self.labels = folder, tuple(labels)
+        self._new: list[dict[str, Any]] = []
+        self._series: dict[str, list[dict[str, Any]]] = {name: [] for name in SERIES}
+
+    def add(self, task: Task, facts: Facts) -> None:
+        row = {key: value for key, value in facts.items() if key not in SERIES}
+        for cell in task.cells:
+            said = {"source": cell.source} | {f"source_{key}": value for key, value in cell.also.items()}
+            first = {**cell.labels, "seed": task.seed, "value": facts.get(cell.fact), **said, "id": task.id}
+            self._new.append(first | {key: value for key, value in row.items() if key not in first})
+        for name in SERIES:
+            self._series[name] += [{"id": task.id, **point} for point in facts.get(name, ())]
+
+    def write(self) -> None:
+        """Old and new rows together, each file whole or as it was."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._merge("summaries", self._new, [*self.labels, "seed"])
+        for name, rows in self._series.items():
+            self._merge(f"{name}s", rows, ["id"])
+
+    def _merge(self, name: str, rows: list[dict[str, Any]], key: list[str]) -> None:
+        if not rows:
+            return
+        file = self.folder / f"{name}.parquet"
+        table = pl.DataFrame(rows, infer_schema_length=None)
+        if file.is_file():
+            kept = read_table(file).join(table.select(key).unique(), on=key, how="anti", nulls_equal=True)
+            table = pl.concat([kept, table], how="diagonal_relaxed")
+        if name == "summaries":
+            table = table.sort(key, nulls_last=True)
+        write_parquet(table, file)
+
+
+def labels_of(tasks: Iterable[Task]) -> list[str]:
+    """Every label that a cell of these tasks has."""
+    found: dict[str, None] = {}
+    for task in tasks:
+        for cell in task.cells:
+            found |= dict.fromkeys(cell.labels)
+    return list(found)
+
+
+def known(folder: Path) -> pl.DataFrame:
+    """The rows so far, or an empty table."""
+    file = folder / "summaries.parquet"
+    return read_table(file) if file.is_file() else pl.DataFrame()
+
+
+def series(folder: Path, name: str) -> pl.DataFrame:
+    """Curves or courses by experiment id, or an empty table."""
+    file = folder / f"{name}.parquet"
+    return read_table(file) if file.is_file() else pl.DataFrame()

@@ -1,0 +1,290 @@
+"""Studies: grids that build, the sources' own numbers, verdicts that follow from what was measured."""
+
+import math
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from straggler.analysis import statistics
+from straggler.analysis.claims import Claim, Interval, interval, judge
+from straggler.analysis.study_tables import Layout, as_csv, as_latex, as_markdown, entries, time_rows
+from straggler.catalogue import InputError
+from straggler.experiment import Experiment
+from straggler.studies import ASU, EPFL, GAP_AWARE, STUDIES, Study
+from straggler.studies.draw import draw, judged, source_summaries
+from straggler.studies.gap_aware_claims import beyond
+from straggler.sweeps.cells import Cell, tasks
+
+NAMES = list(STUDIES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", ["default", "paper"])
+def test_every_experiment_can_be_built_and_every_table_has_cells(name: str, scale: str) -> None:
+    study = STUDIES[name]
+    cells = study.chosen(scale)  # type: ignore[arg-type]
+    for cell in cells:
+        experiment = cell.experiment(0)
+        assert Experiment(**experiment.resolved()).id == experiment.id  # a process of its own finds the same
+    if scale == "default":
+        assert {cell.labels["table"] for cell in cells} == set(study.tables)
+    names = [tuple(cell.labels.values()) for cell in cells]
+    assert len(set(names)) == len(names), "two cells of one name would be one row"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_quick_is_a_few_short_cells(name: str) -> None:
+    cells = STUDIES[name].chosen("default", quick=True)
+    assert 4 <= len(cells) <= 16
+    for cell in cells:
+        experiment = cell.experiment(0)
+        assert (experiment.epochs or 0) <= 0.05 or (experiment.gradients or 1e9) <= 100
+
+
+def test_an_unknown_table_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InputError, match=r"VIII.*it has II"):
+        EPFL.chosen("default", ["VIII"])
+
+
+def test_only_the_cells_with_a_text_in_their_labels() -> None:
+    cells = EPFL.chosen("default", ["II"], only=["as coded", "2 workers, labels"])
+    assert [cell.labels["row"] for cell in cells][:3] == ["sync", "async 0 ms", "all 30 ms"] and len(
+        cells
+    ) == 8
+    with pytest.raises(InputError, match="no label has it; there are"):
+        EPFL.chosen("default", only=["as coded", "7 workers"])
+
+
+def cell_of(study: Study, table: str, row: str, column: str, protocol: str) -> Cell:
+    wanted = {"table": table, "protocol": protocol, "row": row, "column": column}
+    (found,) = [cell for cell in study.chosen("default") if cell.labels == wanted]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "column", "accuracy"),
+    [
+        ("II", "sync", "2 workers, dataset", 87.5),
+        ("II", "async 0 ms", "5 workers, labels", 76.4),
+        ("II", "all 60 ms", "10 workers, dataset", 10.0),
+        ("II", "one 90 ms", "10 workers, labels", 51.91),
+        ("III", "60 ms", "10 workers, m = 0.5", 77.97),
+        ("III", "90 ms", "2 workers, m = 0.99", 34.03),
+        ("IV", "60 ms", "5 workers, λ = 5", 74.12),
+        ("V", "m = 0.9, 60 ms", "dataset, λ = 2", 50.07),
+        ("VI", "m = 0.99, 90 ms", "dataset, λ = 0", 58.83),
+        ("VII", "m = 0.5, 90 ms", "labels, λ = 2", 77.0),
+        ("log", "lenet5, adam", "labels", 10.0),
+        ("log-cnn", "cnn, momentum 0", "dataset", 89.28),
+    ],
+)
+def test_epfl_numbers_are_the_reports(table: str, row: str, column: str, accuracy: float) -> None:
+    for protocol in ("as coded", "as written"):
+        assert cell_of(EPFL, table, row, column, protocol).source == accuracy
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "accuracy", "seconds"),
+    [
+        ("4", "baseline sync", 95.38, 33.24),
+        ("6", "baseline async", 29.18, 283.07),
+        ("8", "tolerance = 10", 95.36, 32.13),
+        ("10", "k = 2", 48.56, 62.43),
+        ("12", "lr = 0.01", 67.3, 196.039),
+    ],
+)
+def test_asu_numbers_are_the_reports(table: str, row: str, accuracy: float, seconds: float) -> None:
+    (found,) = [
+        c
+        for c in ASU.chosen("default")
+        if (c.labels["table"], c.labels["row"], c.labels["protocol"]) == (table, row, "as coded")
+    ]
+    assert (found.source, found.also["seconds"]) == (accuracy, seconds)
+
+
+def test_as_coded_one_slow_worker_is_everyone_and_one_twice_and_stops_after_its_share() -> None:
+    coded = cell_of(EPFL, "II", "one 30 ms", "5 workers, labels", "as coded").experiment(0)
+    written = cell_of(EPFL, "II", "one 30 ms", "5 workers, labels", "as written").experiment(0)
+    assert [law.workers for law in coded.delay] == [None, (0,)]
+    assert [law.workers for law in written.delay] == [(0,)]
+    assert (coded.stop, written.stop) == ("each", "all")
+    assert (coded.nesterov, written.nesterov) == (False, True)
+
+
+def test_compensation_never_runs_as_coded_so_its_cells_are_those_without() -> None:
+    compensated = cell_of(EPFL, "IV", "30 ms", "2 workers, λ = 2", "as coded").experiment(0)
+    plain = cell_of(EPFL, "II", "one 30 ms", "2 workers, labels", "as coded").experiment(0)
+    written = cell_of(EPFL, "IV", "30 ms", "2 workers, λ = 2", "as written").experiment(0)
+    assert compensated.id == plain.id
+    assert str(written.correction) == "dc(lam=2.0)"
+    runs = tasks([c for c in EPFL.chosen("default") if c.labels["protocol"] == "as coded"], [0])
+    assert len(runs) < len([c for c in EPFL.chosen("default") if c.labels["protocol"] == "as coded"]) - 80
+
+
+def test_sums_and_means_of_one_gradient_are_one_run() -> None:
+    asynchronous = {
+        c.labels["protocol"]: c.experiment(0).id
+        for c in ASU.chosen("default", ["5"])
+        if c.labels["row"] == "baseline async"
+    }
+    assert len(asynchronous) == 2 and len(set(asynchronous.values())) == 1
+    assert all(c.experiment(0).gradients == 500 * c.experiment(0).workers for c in ASU.chosen("default"))
+
+
+def test_paper_scale_is_the_papers_set_up() -> None:
+    wide = [c for c in GAP_AWARE.chosen("paper", ["2"]) if c.labels["protocol"] == "wrn-16-4, CIFAR-10"][
+        -1
+    ].experiment(0)
+    assert (wide.epochs, wide.lr, wide.batch_size, wide.warmup, wide.weight_decay) == (200, 0.1, 128, 5, 5e-4)
+    assert "augment" in str(wide.dataset)
+
+
+def test_the_share_of_slow_batches_is_the_papers() -> None:
+    assert beyond(1.25, 0.1) == pytest.approx(0.0093, abs=2e-4)
+    assert beyond(1.25, 0.6) == pytest.approx(0.28, abs=1e-3)
+
+
+def rows(values: dict[int, dict[str, float]], **more: object) -> pl.DataFrame:
+    """By seed, then by row: hand-made summaries of one table."""
+    return pl.DataFrame(
+        [
+            {
+                "table": "T",
+                "protocol": "p",
+                "row": row,
+                "column": "c",
+                "seed": seed,
+                "value": value,
+                "converged": value > 12,
+                **more,
+            }
+            for seed, found in values.items()
+            for row, value in found.items()
+        ]
+    )
+
+
+def claim(**bounds: float) -> Claim:
+    gain = statistics.difference(statistics.at(table="T", row="a"), statistics.at(table="T", row="b"))
+    return Claim("k", "a beats b", "here", "a minus b", gain, **bounds)  # type: ignore[arg-type]
+
+
+NOTHING = pl.DataFrame()
+
+
+@pytest.mark.parametrize(
+    ("gains", "verdict"),
+    [
+        ((5.0, 5.2, 4.8), "replicated"),
+        ((-5.0, -5.2, -4.8), "not replicated"),
+        ((5.0, -5.2, 4.8), "inconclusive"),
+        ((5.0,), "inconclusive"),  # one seed tells nothing
+    ],
+)
+def test_verdicts_follow_from_the_interval(gains: tuple[float, ...], verdict: str) -> None:
+    measured = rows({seed: {"a": 50 + gain, "b": 50.0} for seed, gain in enumerate(gains)})
+    assert judge(claim(least=0.0), measured, NOTHING).verdict == verdict
+
+
+def test_one_seed_with_a_known_spread_can_tell() -> None:
+    measured = rows({0: {"a": 55.0, "b": 50.0}})
+    assert judge(claim(least=0.0, spread=1.0), measured, NOTHING).verdict == "replicated"
+    assert judge(claim(least=0.0, spread=4.0), measured, NOTHING).verdict == "inconclusive"
+
+
+def test_differences_are_taken_within_a_seed() -> None:
+    noisy = rows({seed: {"a": 50 + 10 * seed + 1, "b": 50.0 + 10 * seed} for seed in range(3)})
+    found = judge(claim(least=0.5), noisy, NOTHING)
+    assert found.verdict == "replicated" and found.effect is not None
+    assert found.effect.low == pytest.approx(1.0)
+
+
+def test_a_seed_without_all_its_cells_does_not_count() -> None:
+    measured = rows({0: {"a": 55.0, "b": 50.0}, 1: {"a": 90.0}})
+    found = judge(claim(least=0.0), measured, NOTHING).effect
+    assert found is not None and found.seeds == 1
+    assert judge(claim(least=0.0), rows({0: {"a": 1.0}}), NOTHING).verdict == "not measured"
+
+
+def test_the_interval_is_students() -> None:
+    found = interval([1.0, 2.0, 3.0])
+    assert found.mean == 2.0
+    assert found.high - found.mean == pytest.approx(4.302653 * 1 / math.sqrt(3))
+    assert interval([1.0]).low == -math.inf
+    assert str(Interval(1.0, 0.5, 1.5, 3)) == "1.00 [0.50, 1.50]"
+
+
+def test_statistics_of_hand_made_rows() -> None:
+    measured = rows({0: {"a": 10.0, "b": 30.0, "ab": 50.0}})
+    assert statistics.mean(2, row="a*")(measured) == {0: 30.0}
+    assert statistics.mean(2, row="*b")(measured) == {0: 40.0}
+    assert statistics.largest(3)(measured) == {0: 50.0}
+    assert statistics.smallest(3)(measured) == {0: 10.0}
+    assert statistics.nc_share(3)(measured)[0] == pytest.approx(100 / 3)
+    assert statistics.ratio(statistics.at(row="ab"), statistics.at(row="a"))(measured) == {0: 5.0}
+    contests = [
+        (statistics.at(row="b"), [statistics.at(row="a")]),
+        (statistics.at(row="a"), [statistics.at(row="b")]),
+    ]
+    assert statistics.shares_won(contests)(measured) == {0: 50.0}
+
+
+def test_the_reports_own_numbers_give_its_own_conclusions() -> None:
+    cells = EPFL.chosen("default")
+    said = {one.claim.key: one.said for one in judged(EPFL, source_summaries(cells), cells)}
+    assert said["labels-lose"] == pytest.approx(27.8, abs=0.2)
+    assert said["momentum-99-diverges"] == 100
+    assert said["splitting-saves-time"] == pytest.approx(78, abs=1)
+    assert all(value is not None for key, value in said.items() if not key.startswith("landscape"))
+
+
+LAYOUT = Layout("T", "50 % of it", ("p",), ("a", "b"), ("c",))
+
+
+def table_of(values: dict[int, dict[str, float]]) -> str:
+    return as_markdown(entries(rows(values, source=88.5), LAYOUT), LAYOUT)
+
+
+def test_tables_show_mean_interval_nc_and_the_source() -> None:
+    text = table_of({seed: {"a": 88.0 + seed, "b": 10.0} for seed in range(3)})
+    assert "| a | p | 89.00 ± 2.48 |" in text
+    assert "| a | source | 88.50 |" in text
+    assert "| b | p | NC |" in text
+    assert "88.00 (1 of 2 NC)" in table_of({0: {"a": 88.0}, 1: {"a": 10.0}})
+
+
+def test_tables_as_csv_and_latex() -> None:
+    found = entries(rows({0: {"a": 88.0}, 1: {"a": 90.0}}, source=10.0), LAYOUT)
+    assert as_csv(found, LAYOUT).splitlines()[1] == "T,p,a,c,89.0,76.2938,101.7062,2,0,10.0"
+    latex = as_latex(found, LAYOUT)
+    assert r"\caption{50 \% of it}" in latex and r"a & p & 89.00 $\pm$ 12.71 \\" in latex and "& NC" in latex
+
+
+def test_times_are_put_beside_the_sources() -> None:
+    measured = rows({0: {"a": 88.0}}, seconds=10.0, source_seconds=340.0)
+    assert time_rows(measured, "seconds")[1] == [["T", "p", "a", "c", "340.0", "10.0", "34.00"]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_is_drawn_from_summaries_alone(name: str, tmp_path: Path) -> None:
+    committed = Path(__file__).parents[1] / "results" / name / "summaries.parquet"
+    (tmp_path / "summaries.parquet").write_bytes(committed.read_bytes())
+    drawn = draw(STUDIES[name], tmp_path)
+    page = (tmp_path / "README.md").read_text()
+    assert len(drawn.verdicts) == len(STUDIES[name].claims)
+    assert all(one.claim.statement in page for one in drawn.verdicts)
+    assert (tmp_path / "tables" / f"{drawn.tables[0][1].name}.tex").is_file()
+
+
+def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="run straggler study epfl first"):
+        draw(EPFL, tmp_path)
+
+
+def test_there_are_enough_claims_and_each_is_measurable() -> None:
+    claims = [claim for study in STUDIES.values() for claim in study.claims]
+    assert len(claims) >= 25
+    assert len({claim.key for claim in claims}) == len(claims)
+    for one in claims:
+        assert one.least <= one.most and (math.isfinite(one.least) or math.isfinite(one.most))

@@ -1,0 +1,236 @@
+"""Sweeps: grids, paired seeds, one run for identical cells, fail-soft, and going on after a kill."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+from rich.console import Console
+
+from straggler.catalogue import InputError
+from straggler.cli.study import sweep
+from straggler.experiment import Experiment
+from straggler.record import Record
+from straggler.sweeps.cells import Cell, grid, read_sweep, tasks
+from straggler.sweeps.conduct import conduct, plan
+from straggler.sweeps.display import Display, duration
+from straggler.sweeps.fleet import Fleet
+from straggler.sweeps.summaries import Summaries, known
+
+TINY = {"dataset": "digits", "model": "linear", "epochs": 0.5, "eval_every": 0}
+QUIET = Console(quiet=True)
+SCRIPT = str(Path(sys.executable).with_name("straggler"))
+
+
+def sweep_file(folder: Path, text: str) -> Path:
+    path = folder / "sweep.toml"
+    path.write_text(text)
+    return path
+
+
+def results_of(folder: Path) -> pl.DataFrame:
+    """What must not depend on when and where it was run."""
+    return known(folder).drop("host_seconds", "train_seconds")
+
+
+def test_a_list_means_alternatives() -> None:
+    cells = grid({"workers": [2, 4], "method": ["asgd", "ssgd", "ssp"], "lr": 0.1})
+    assert len(cells) == 6
+    assert cells[0].labels == {"workers": 2, "method": "asgd"}
+    assert all(cell.settings["lr"] == 0.1 for cell in cells)
+
+
+def test_a_list_of_delays_is_alternatives_too(tmp_path: Path) -> None:
+    text = 'delay = ["constant(1)", ["constant(1)", "constant(2, workers=[0])"]]\nseeds = [0, 7]\n'
+    cells, seeds = read_sweep(sweep_file(tmp_path, text))
+    assert seeds == [0, 7]
+    assert [len(cell.experiment(0).delay) for cell in cells] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("worker = [2, 4]\n", "did you mean 'workers'"),
+        ("seed = [0, 1]\n", "write seeds"),
+        ("seeds = 0\n", "give how many"),
+        ("seeds = [1, 1]\n", "different"),
+        ("lr = []\n", "at least one"),
+        ("lr = [\n", "TOML"),
+    ],
+)
+def test_a_bad_file_says_what_is_wrong(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        read_sweep(sweep_file(tmp_path, text))
+
+
+def test_seeds_are_the_same_for_every_cell_unless_it_has_its_own_number() -> None:
+    cells = [
+        Cell({"row": "a"}, TINY),
+        Cell({"row": "b"}, TINY | {"lr": 0.2}),
+        Cell({"row": "c"}, TINY | {"lr": 0.3}, seeds=1),
+    ]
+    found = [(str(task.cells[0].labels["row"]), task.seed) for task in tasks(cells, [0, 1])]
+    assert found == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("c", 0)]
+
+
+def test_identical_cells_are_one_run_and_keep_what_either_asks_for() -> None:
+    cells = [
+        Cell({"row": "a"}, TINY | {"method": "asgd"}, keep=("curve",)),
+        Cell({"row": "b"}, TINY | {"policy": "asynchronous"}, keep=("course",)),
+    ]
+    (task,) = tasks(cells, [0])
+    assert [cell.labels["row"] for cell in task.cells] == ["a", "b"]
+    assert task.keep == ("curve", "course")
+
+
+def test_each_seed_after_the_last_and_in_it_table_by_table_the_longest_first(tmp_path: Path) -> None:
+    def cell(table: str, epochs: float) -> Cell:
+        return Cell({"table": table, "row": str(epochs)}, TINY | {"epochs": epochs})
+
+    cells = [cell("II", 1), cell("II", 3), cell("I", 2)]
+    order = [(t.seed, str(t.cells[0].labels["row"])) for t in plan("x", cells, [0, 1], tmp_path).tasks]
+    assert order == [(0, "3"), (0, "1"), (0, "2"), (1, "3"), (1, "1"), (1, "2")]
+
+
+def test_rows_of_earlier_times_stay_until_the_cell_is_run_again(tmp_path: Path) -> None:
+    one, two = (
+        tasks([Cell({"row": row}, TINY | {"lr": lr})], [0])[0] for row, lr in (("a", 0.1), ("b", 0.2))
+    )
+    for task, accuracy in ((one, 1.0), (two, 2.0), (one, 3.0)):
+        summaries = Summaries(tmp_path, ["row"])
+        summaries.add(task, {"test_accuracy": accuracy})
+        summaries.write()
+    assert known(tmp_path).select("row", "value").rows() == [("a", 3.0), ("b", 2.0)]
+
+
+def test_time_left_follows_from_the_work_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    found = tasks([Cell({}, TINY), Cell({}, TINY | {"lr": 0.2})], [0])
+    for task in found:
+        task.seconds = 10.0
+    with Display(QUIET, "x", found) as display:
+        assert display.left() is None
+        now[0] = 10.0
+        display.spent(found[0], 0.5)
+        assert display.left() == pytest.approx(30.0)  # 5 of 20 took 10
+        display.done(found[0])
+        assert display.left() == pytest.approx(10.0)
+    assert [duration(s) for s in (40, 720, 11160)] == ["40 s", "12 min", "3.1 h"]
+
+
+@pytest.mark.slow
+def test_a_sweep_keeps_going_past_a_bad_cell_and_does_nothing_twice(tmp_path: Path) -> None:
+    bad = Cell({"row": "bad"}, TINY | {"model": "lenet5", "dataset": "mixture"})  # the shapes do not fit
+    cells = [Cell({"row": "good"}, TINY, keep=("curve", "course")), bad]
+    found = plan("x", cells, [0, 1], tmp_path / "runs", jobs=2)
+    assert len(found.missing) == 2  # what will fail costs no time
+    failures = conduct(found, tmp_path / "results", QUIET)
+    assert set(failures) == {bad.experiment(seed).id for seed in (0, 1)}
+    assert all("lenet5 takes" in reason for reason in failures.values())
+    first = known(tmp_path / "results")
+    assert first["row"].to_list() == ["good", "good"] and first["seed"].to_list() == [0, 1]
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("summary.json")}
+    again = plan("x", cells, [0, 1], tmp_path / "runs", jobs=2)
+    assert again.missing == []
+    conduct(again, tmp_path / "results", QUIET)
+    assert known(tmp_path / "results").equals(first)
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+    courses = pl.read_parquet(tmp_path / "results" / "courses.parquet")
+    assert courses.group_by("id", "worker").len().height == 2 * 4
+
+
+SWEEP = """
+dataset = "digits"
+model = "mlp(hidden=[64])"
+workers = [2, 3]
+epochs = 6
+eval_every = 0
+method = ["asgd", "ssgd"]
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def wait_until(ready: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_sweep_that_is_killed_goes_on_to_the_same_summaries(tmp_path: Path) -> None:
+    file, runs = sweep_file(tmp_path, SWEEP), tmp_path / "runs"
+    command = [
+        SCRIPT,
+        "sweep",
+        str(file),
+        "--jobs",
+        "1",
+        "--runs",
+        str(runs),
+        "--results",
+        str(tmp_path / "cut"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: len(list(runs.glob("*/experiment.toml"))) >= 2)
+    told = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True)
+    process.kill()
+    process.wait(timeout=60)
+    wait_until(lambda: not any(alive(int(pid)) for pid in told.stdout.split()))  # nobody computes on unseen
+    cells, seeds = read_sweep(file)
+    assert 0 < len(list(runs.glob("*/experiment.toml"))) < len(cells), "it was killed too late to tell"
+    for place, name in ((runs, "cut"), (tmp_path / "other", "whole")):
+        assert conduct(plan("x", cells, seeds, place, jobs=1), tmp_path / name, QUIET) == {}
+    assert results_of(tmp_path / "cut").equals(results_of(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_costs_its_own_run_only(tmp_path: Path) -> None:
+    cells, seeds = read_sweep(sweep_file(tmp_path, SWEEP))
+    fleet, found, killed = Fleet(1, tmp_path / "runs"), {}, ""
+    for news in fleet.run(tasks(cells, seeds)):
+        if news.what == "spent" and not killed:
+            killed = news.task.id
+            os.kill(fleet._seats[0].process.pid, signal.SIGKILL)
+        elif news.what != "spent":
+            found[news.task.id] = news
+    assert len(found) == 4
+    assert [news.content for news in found.values() if news.what == "failed"] == [
+        "its process died (exit code -9)"
+    ]
+    assert found[killed].what == "failed"
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_interrupted_saves_what_runs(tmp_path: Path) -> None:
+    cells, _ = read_sweep(sweep_file(tmp_path, SWEEP.replace("epochs = 6", "epochs = 600")))
+    told = Fleet(1, tmp_path).run(tasks(cells[:1], [0]))
+    task = next(told).task
+    told.close()  # as Ctrl-C does
+    assert Record(tmp_path / task.id).summary["status"] == "interrupted"
+    assert list((tmp_path / task.id).glob("checkpoint-*"))
+
+
+def test_a_dry_run_counts_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep(sweep_file(tmp_path, SWEEP + "seeds = 2"), dry_run=True, runs=tmp_path / "runs")
+    assert "8 runs, 2 seeds, 8 missing" in " ".join(capsys.readouterr().out.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_settings_of_a_task_give_its_id_again() -> None:
+    for cell in grid({"method": ["asgd", "dana-ga", "hybrid"], "delay": ["constant(0.1)"]}):
+        experiment = cell.experiment(3)
+        assert Experiment(**experiment.resolved()).id == experiment.id
