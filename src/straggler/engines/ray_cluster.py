@@ -280,7 +280,7 @@ def check_room(workers: int, resources: Mapping[str, float]) -> None:
         each = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items())
         raise InputError(
             f"{workers} workers of {each} each do not fit on {len(nodes)} nodes with room for {places}; "
-            f"use fewer, or less for each (--worker-cpus 0.5)"
+            f"use fewer, or less for each (--worker-resources CPU=0.5)"
         )
 
 
