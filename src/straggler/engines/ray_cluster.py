@@ -244,7 +244,8 @@ def check_reachable(address: str) -> None:
 def wrong_address(address: str, error: Exception) -> InputError:
     said = str(error).strip().splitlines()[0].rstrip(".")
     return InputError(
-        f"--address {address}: {said}; give what `ray start --head` says, or auto on a node of the cluster"
+        f"--address {address}: {said}; give what `ray start --head` says, or auto on a node of the cluster, "
+        f"and set RAY_AUTH_MODE=token if it has a token"
     )
 
 
