@@ -34,6 +34,7 @@ test-fast: install  ## the tests that take less than a minute together
 bench: install  ## speed as ratios; run it on a quiet machine
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/arrivals.py
+	$(BIN)/python benchmarks/push_pull.py
 
 baseline: install  ## EPFL's six-epoch baselines beside ours
 	$(BIN)/python examples/epfl_baseline.py --into docs/baselines.md

@@ -53,15 +53,19 @@ def run_story(watch: Callable[[Server], None] | None = None, **settings: Any) ->
 
 
 @pytest.fixture(scope="session")
-def ray_here() -> Iterator[None]:
-    """One Ray for all tests of this process; engines use the one there is."""
+def _ray_ends() -> Iterator[None]:
+    yield
     import ray
 
+    ray.shutdown()
+
+
+@pytest.fixture
+def ray_here(_ray_ends: None) -> None:
+    """One Ray for all tests of this process; engines use the one there is."""
     from straggler.engines.ray_cluster import join
 
     join(address=None, workers=6, resources={"CPU": 1.0})
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(autouse=True)

@@ -250,7 +250,8 @@ def check_reachable(address: str) -> None:
 def wrong_address(address: str, error: Exception) -> InputError:
     said = str(error).strip().splitlines()[0].rstrip(".")
     return InputError(
-        f"--address {address}: {said}; give what `ray start --head` says, or auto on a node of the cluster"
+        f"--address {address}: {said}; give what `ray start --head` says, or auto on a node of the cluster, "
+        f"and set RAY_AUTH_MODE=token if it has a token"
     )
 
 
@@ -286,7 +287,7 @@ def check_room(workers: int, resources: Mapping[str, float]) -> None:
         each = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items())
         raise InputError(
             f"{workers} workers of {each} each do not fit on {len(nodes)} nodes with room for {places}; "
-            f"use fewer, or less for each (--worker-cpus 0.5)"
+            f"use fewer, or less for each (--worker-resources CPU=0.5)"
         )
 
 

@@ -1,0 +1,312 @@
+"""How fast models and gradients travel, as ratios, interleaved in one run: `make bench` on a quiet machine.
+
+1. Push-pulls per second of two workers and plain SGD, gradients that cost nothing: our processes, our Ray, a
+   textbook server on torch.distributed.rpc, a plain Ray actor.
+2. Training on two processes against a bare torch loop on one.
+3. From the death of a worker to its next arrival.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from typing import Any
+
+import ray
+import torch
+from rich.console import Console
+from simulator import bare_loop, lenet
+from torch.distributed import rpc
+
+from straggler.analysis.tables import listing
+from straggler.core import Arrival, Gradient
+from straggler.delays import Durations
+from straggler.engines.processes import Processes
+from straggler.engines.ray_cluster import RayCluster
+from straggler.engines.real_time import RealTime
+from straggler.experiment import Experiment
+from straggler.problem import Chunk, one_thread
+from straggler.train import Budget, train
+
+console = Console()
+WORKERS = 2
+ENGINES: dict[str, type[RealTime]] = {"processes": Processes, "ray": RayCluster}
+
+
+class Still:
+    """A model of a size, whose gradient is at hand: what is left is the way there and back."""
+
+    classes: tuple[str, ...] = ()
+    samples = 1
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def initial(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(self.size), torch.empty(0)
+
+    def batch_samples(self, worker: int, index: int) -> int:
+        return 1
+
+    def batches(self, worker: int) -> int:
+        return 1
+
+    def gradient(self, x: torch.Tensor, buffers: torch.Tensor, worker: int, index: int) -> Gradient:
+        if not hasattr(self, "found"):
+            self.found = Gradient(torch.ones(self.size), 0.0, buffers)
+        return self.found
+
+    def chunks(self, split: str) -> int:
+        return 0
+
+    def evaluate(self, x: torch.Tensor, buffers: torch.Tensor, split: str, chunk: int) -> Chunk:
+        return Chunk(0.0, 1)
+
+    def labels(self, split: str) -> None:
+        return None
+
+    def named(self, x: torch.Tensor, buffers: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {}
+
+
+def no_delay(workers: int = WORKERS) -> Durations:
+    experiment = Experiment()
+    return Durations(experiment.compute, [], workers, 0)
+
+
+class Ours:
+    """One of our engines, up and warm; asked again, it goes on."""
+
+    def __init__(self, kind: str, size: int) -> None:
+        problem = Still(size)
+        self.engine: Any = ENGINES[kind](problem, no_delay(), WORKERS)
+        self.server = Experiment(workers=WORKERS, lr=1e-6, momentum=0).server(problem)
+
+    def __call__(self, count: int) -> float:
+        started = time.perf_counter()
+        until = self.server.gradients + count
+        train(self.server, self.engine, Budget(gradients=until), lambda *seen: None)
+        return count / (time.perf_counter() - started)
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class RpcServer:
+    """The server of the textbook: a worker pushes a gradient and is answered with the model."""
+
+    def __init__(self, size: int) -> None:
+        self.x, self.lock = torch.zeros(size), threading.Lock()
+
+    def push(self, gradient: torch.Tensor) -> torch.Tensor:
+        with self.lock:
+            self.x = self.x - 1e-6 * gradient
+            return self.x
+
+
+HELD: dict[str, RpcServer] = {}
+
+
+def push(gradient: torch.Tensor) -> torch.Tensor:
+    return HELD["server"].push(gradient)
+
+
+def rpc_member(rank: int, port: int, size: int, count: int) -> None:
+    """Rank 0 serves, the others push; each worker prints its rate."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    if rank == 0:
+        HELD["server"] = RpcServer(size)
+    rpc.init_rpc(f"member{rank}", rank=rank, world_size=WORKERS + 1)
+    if rank > 0:
+        gradient = torch.ones(size)
+        for _ in range(max(2, count // 10)):
+            rpc.rpc_sync("member0", push, args=(gradient,))
+        started = time.perf_counter()
+        for _ in range(count // WORKERS):
+            rpc.rpc_sync("member0", push, args=(gradient,))
+        print(count // WORKERS / (time.perf_counter() - started))
+    rpc.shutdown()
+
+
+class Rpc:
+    """A server and its workers, each time anew: what is timed begins when they are up."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, count: int) -> float:
+        with closing(socket.socket()) as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, __file__, "--rpc"]
+        members = [
+            subprocess.Popen(
+                [*command, *map(str, (rank, port, self.size, count))],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            for rank in range(WORKERS + 1)
+        ]
+        said = [member.communicate()[0].split() for member in members]
+        return sum(float(words[-1]) for words in said[1:])
+
+    def close(self) -> None: ...
+
+
+class ActorServer:
+    def __init__(self, size: int) -> None:
+        self.x = torch.zeros(size).numpy()
+
+    def push(self, gradient: Any) -> None:
+        self.x = self.x - 1e-6 * gradient
+
+    def pull(self) -> Any:
+        return self.x
+
+
+class ActorWorker:
+    def work(self, server: Any, size: int, count: int) -> None:
+        gradient = torch.ones(size).numpy()
+        for _ in range(count):
+            server.push.remote(gradient)
+            ray.get(server.pull.remote())
+
+
+class PlainRay:
+    """An actor that holds the model, and actors that push and pull."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.server = ray.remote(num_cpus=0)(ActorServer).remote(size)
+        self.workers = [ray.remote(num_cpus=0)(ActorWorker).remote() for _ in range(WORKERS)]
+        self(4)
+
+    def __call__(self, count: int) -> float:
+        started = time.perf_counter()
+        ray.get([worker.work.remote(self.server, self.size, count // WORKERS) for worker in self.workers])
+        return count / (time.perf_counter() - started)
+
+    def close(self) -> None:
+        for actor in (self.server, *self.workers):
+            ray.kill(actor)
+
+
+def push_pulls(size: int, counts: dict[str, int], rounds: int) -> None:
+    ways: dict[str, Any] = {
+        "our processes": Ours("processes", size),
+        "our Ray": Ours("ray", size),
+        "torch.distributed.rpc": Rpc(size),
+        "plain Ray actor": PlainRay(size),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    try:
+        for _ in range(rounds):
+            for name, way in ways.items():
+                rates[name].append(way(counts[name]))
+    finally:
+        for way in ways.values():
+            way.close()
+    rows = [
+        [name, f"{statistics.median(each):,.1f} /s", *(ratio(each, rates[other]) for other in list(ways)[2:])]
+        for name, each in rates.items()
+    ]
+    title = f"Push-pulls of {size:,} floats, two workers, plain SGD, median of {rounds} interleaved rounds"
+    console.print(listing(title, ["", "rate", "× rpc", "× plain Ray actor"], rows))
+
+
+def ratio(ours: list[float], theirs: list[float]) -> str:
+    return f"{statistics.median(a / b for a, b in zip(ours, theirs, strict=True)):.2f}"
+
+
+def training(gradients: int, rounds: int) -> None:
+    """LeNet-5 on two processes against the bare loop of benchmarks/simulator.py."""
+    experiment = lenet(workers=WORKERS)
+    problem = experiment.problem()
+    with closing(Processes(problem, no_delay(), WORKERS)) as engine:
+        server = experiment.server(problem)
+        bare, ours = [], []
+        for _ in range(rounds):
+            bare.append(gradients / bare_loop(experiment, gradients))
+            started = time.perf_counter()
+            train(server, engine, Budget(gradients=server.gradients + gradients), lambda *seen: None)
+            ours.append(gradients / (time.perf_counter() - started))
+    rows = [
+        ["bare torch loop", f"{statistics.median(bare):.0f} /s", "1.00"],
+        ["two processes", f"{statistics.median(ours):.0f} /s", ratio(ours, bare)],
+    ]
+    title = f"Training LeNet-5, batch 32, {gradients} gradients, median of {rounds} interleaved rounds"
+    console.print(listing(title, ["", "gradients", "× bare loop"], rows))
+
+
+def recovery(times: int) -> None:
+    """Seconds from a SIGKILL to the next arrival of that worker."""
+    experiment = Experiment(dataset="digits", workers=WORKERS)
+    problem = experiment.problem()
+    rows = []
+    for kind, make in ENGINES.items():
+        with closing(make(problem, no_delay(), WORKERS)) as engine:  # type: ignore[type-var]
+            seconds = [recover(engine, experiment) for _ in range(times)]
+        rows.append([kind, f"{statistics.median(seconds):.2f} s", f"{max(seconds):.2f} s"])
+    console.print(listing("From a SIGKILL to the worker's next arrival", ["", "median", "worst"], rows))
+
+
+class Recovered(Exception):
+    """The killed worker delivered."""
+
+
+def recover(engine: Any, experiment: Experiment) -> float:
+    server = experiment.server(engine.problem)
+    killed: list[float] = []
+
+    def watch(arrival: Arrival, *more: Any) -> None:
+        if not killed and server.gradients > 20 and arrival.worker == 1:
+            seat = engine._seats[0].pid if isinstance(engine, RayCluster) else engine._children[0].process.pid
+            os.kill(seat, signal.SIGKILL)
+            killed.append(time.perf_counter())
+            watch.seen = server.finished[0]  # type: ignore[attr-defined]
+        elif killed and engine.restarts > before and arrival.worker == 0:
+            raise Recovered
+
+    before = engine.restarts
+    try:
+        train(server, engine, Budget(), watch)
+    except Recovered:
+        return time.perf_counter() - killed[0]
+    raise AssertionError("it did not come back")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work: does it run at all?")
+    parser.add_argument("--rpc", nargs=4, type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rpc:
+        return rpc_member(*arguments.rpc)
+    part = 10 if arguments.quick else 1
+    small = {
+        "our processes": 10_000,
+        "our Ray": 1_000,
+        "torch.distributed.rpc": 4_000,
+        "plain Ray actor": 600,
+    }
+    ray.init("local", num_cpus=2 * WORKERS, include_dashboard=False, log_to_driver=False)
+    with one_thread():
+        push_pulls(61_706, {name: count // part for name, count in small.items()}, arguments.rounds)
+        push_pulls(25_000_000, dict.fromkeys(small, max(4, 20 // part)), arguments.rounds)
+        training(600 // part, arguments.rounds)
+        recovery(times=3)
+    ray.shutdown()
+    return None
+
+
+if __name__ == "__main__":
+    main()
