@@ -111,6 +111,14 @@ def test_a_long_run_is_shown_in_pieces() -> None:
     assert figure.views["the end"]["data"][0]["base"][-1] == count // 5 - 1
 
 
+def test_failures_are_marked_where_they_happened(runs: dict[str, Path]) -> None:
+    """An event within the picture's time is in it, with its words; one outside is not."""
+    arrivals = Facts(runs["asgd"]).arrivals
+    events = [{"time": 2.0, "worker": 1, "what": "died"}, {"time": 1e9, "worker": 0, "what": "late"}]
+    *_, last = timeline(arrivals, None, "time (s)", events).data
+    assert (last["name"], last["x"], last["y"], last["text"]) == ("failure", [2], [1], ["died"])
+
+
 def test_thinning_keeps_the_ends() -> None:
     table = pl.DataFrame({"x": range(100_000)})
     few = thin(table, 400)["x"].to_list()

@@ -17,6 +17,8 @@ from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from straggler.record import ARRIVALS, Record, Recorder
 from straggler.web.choices import STORIES, choices, experiment_of, settings_from
+from straggler.web.facts import Facts
+from straggler.web.gallery import partition_counts
 from straggler.web.live import changes
 from straggler.web.preview import preview, rehearse
 from straggler.web.server import serve
@@ -396,3 +398,41 @@ def test_a_killed_run_is_told_from_one_that_goes_on(tmp_path: Path) -> None:
     with FileLock(folder / ".lock"):
         assert shelf.rows()[0]["status"] == "running"
     assert shelf.rows()[0]["status"] == "lost"
+
+
+# What the stories say.
+
+
+def told(tmp_path: Path, **settings: Any) -> Record:
+    """A story's run, as the page would start it."""
+    base = {"dataset": "digits", "model": "mlp", "compute": "gamma(mean=1, cv=0.2)", "epochs": 10}
+    return Experiment(**base | {"workers": 8, "lr": 0.02} | settings).run(tmp_path, jobs=1)
+
+
+@pytest.mark.slow
+def test_momentum_breaks_with_staleness_and_is_repaired(tmp_path: Path) -> None:
+    many = {"workers": 16, "lr": 0.01}
+    broken, repaired = (told(tmp_path, method=method, **many) for method in ("nag-asgd", "dana-ga"))
+    assert not broken.summary["converged"] and repaired.summary["test_accuracy"] > 85
+    assert broken.arrivals["staleness"].to_list() == repaired.arrivals["staleness"].to_list()
+    assert repaired.arrivals["gap"].mean() < broken.arrivals["gap"].mean() / 10  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_synchronous_loses_by_the_clock_and_wins_nothing_by_waiting(tmp_path: Path) -> None:
+    slow = {"delay": ["constant(4, workers=[0])"]}
+    ours, theirs = told(tmp_path, **slow), told(tmp_path, method="ssgd", **slow | {"lr": 0.1})
+    assert theirs.summary["seconds"] > 3 * ours.summary["seconds"]
+    assert theirs.summary["max_staleness"] == 0 and ours.summary["max_staleness"] > 25
+
+
+@pytest.mark.slow
+def test_what_only_the_slow_one_knows_is_not_learnt(tmp_path: Path) -> None:
+    record = told(tmp_path, partition="label", delay=["constant(9, workers=[0])"])
+    counted = partition_counts(Facts(record.path))
+    assert counted is not None
+    classes, counts = counted
+    recalls = {name: scores["recall"] for name, scores in record.summary["classes"].items()}
+    its_own = {name for name, count in zip(classes, counts[0], strict=True) if count}
+    assert max(recalls[name] for name in its_own) < 0.2
+    assert min(recalls[name] for name in set(classes) - its_own) > 0.7
