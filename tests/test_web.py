@@ -119,6 +119,13 @@ def test_starting_and_stopping_is_refused_to(here: Site, what: str) -> None:
     assert ids(here) == before and here.app.state.answers.starter.states() == {}
 
 
+def test_another_page_may_link_to_us_but_not_ask(here: Site) -> None:
+    for origin in ("cross-site", "same-site"):
+        assert here.ask("/", Sec_Fetch_Site=origin).status == 200
+        assert here.ask("/api/preview?workers=4", Sec_Fetch_Site=origin).status == 403
+    assert here.ask("/api/runs", Sec_Fetch_Site="same-origin").status == 200
+
+
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_other_verbs_do_nothing(here: Site, method: str) -> None:
     assert here.ask("/api/runs", method).status == 405
@@ -170,6 +177,11 @@ def test_with_a_token_even_looking_needs_it(tmp_path: Path) -> None:
         assert closed.ask("/api/runs", X_Straggler_Token="open sesame").status == 200
 
 
+def test_a_port_that_is_taken_is_said(here: Site, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--port \d+: .* --port 0"):
+        serve(tmp_path, tmp_path, "127.0.0.1", here.port, None, lambda url: None)
+
+
 def test_another_address_needs_a_token(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--token"):
         serve(tmp_path, tmp_path, "0.0.0.0", 0, None, lambda url: None)
@@ -193,7 +205,9 @@ def test_another_address_needs_a_token(tmp_path: Path) -> None:
         ({"--out": "/tmp/x"}, "cannot be set from the page"),
         ({"dataset": ["digits"]}, "write text or a number"),
         ({"model": {"name": "mlp"}}, "write text or a number"),
-        ({"dataset": "--force"}, "dataset"),
+        ({"dataset": "--force"}, "not offered"),
+        ({"dataset": "mixture(samples=1000000000)"}, "not offered"),
+        ({"model": "mlp(hidden=[1000000])"}, "not offered"),
         ([1, 2], "JSON object"),
     ],
 )
