@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from straggler.web.facts import Facts, command_line, labels, settings_of
 from straggler.web.figure import thin
-from straggler.web.gallery import gallery, partition_counts
+from straggler.web.gallery import gallery, named, partition_counts
 from straggler.web.intervals import over_seeds, share_interval
 from straggler.web.jobs import intervals, with_delays
 from straggler.web.report import as_json, html, summary_rows
@@ -48,6 +49,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for seed in (1, 2):
         found[f"seed {seed}"] = Experiment(**SLOW_WORKER, seed=seed, snapshots=5).run(out, jobs=1).path
     return found
+
+
+def test_the_same_run_twice_and_a_copy_of_it(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["asgd"], tmp_path / runs["asgd"].name)
+    both = [Facts(runs["asgd"]), Facts(tmp_path / runs["asgd"].name)]
+    assert len(named(both)[0]) == 2
+    report([str(runs["asgd"]), str(runs["asgd"])], tmp_path / "one.md")
+    assert (tmp_path / "one.md").read_text().count("straggler run") == 1
 
 
 # The jobs of a record.
@@ -109,6 +118,14 @@ def test_a_long_run_is_shown_in_pieces() -> None:
     for view in figure.views.values():
         assert sum(len(trace["x"]) for trace in view["data"]) == MOST_BARS
     assert figure.views["the end"]["data"][0]["base"][-1] == count // 5 - 1
+
+
+def test_failures_are_marked_where_they_happened(runs: dict[str, Path]) -> None:
+    """An event within the picture's time is in it, with its words; one outside is not."""
+    arrivals = Facts(runs["asgd"]).arrivals
+    events = [{"time": 2.0, "worker": 1, "what": "died"}, {"time": 1e9, "worker": 0, "what": "late"}]
+    *_, last = timeline(arrivals, None, "time (s)", events).data
+    assert (last["name"], last["x"], last["y"], last["text"]) == ("failure", [2], [1], ["died"])
 
 
 def test_thinning_keeps_the_ends() -> None:

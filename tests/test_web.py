@@ -17,6 +17,8 @@ from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from straggler.record import ARRIVALS, Record, Recorder
 from straggler.web.choices import STORIES, choices, experiment_of, settings_from
+from straggler.web.facts import Facts
+from straggler.web.gallery import partition_counts
 from straggler.web.live import changes
 from straggler.web.preview import preview, rehearse
 from straggler.web.server import serve
@@ -117,6 +119,13 @@ def test_starting_and_stopping_is_refused_to(here: Site, what: str) -> None:
     assert ids(here) == before and here.app.state.answers.starter.states() == {}
 
 
+def test_another_page_may_link_to_us_but_not_ask(here: Site) -> None:
+    for origin in ("cross-site", "same-site"):
+        assert here.ask("/", Sec_Fetch_Site=origin).status == 200
+        assert here.ask("/api/preview?workers=4", Sec_Fetch_Site=origin).status == 403
+    assert here.ask("/api/runs", Sec_Fetch_Site="same-origin").status == 200
+
+
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_other_verbs_do_nothing(here: Site, method: str) -> None:
     assert here.ask("/api/runs", method).status == 405
@@ -168,6 +177,11 @@ def test_with_a_token_even_looking_needs_it(tmp_path: Path) -> None:
         assert closed.ask("/api/runs", X_Straggler_Token="open sesame").status == 200
 
 
+def test_a_port_that_is_taken_is_said(here: Site, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--port \d+: .* --port 0"):
+        serve(tmp_path, tmp_path, "127.0.0.1", here.port, None, lambda url: None)
+
+
 def test_another_address_needs_a_token(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--token"):
         serve(tmp_path, tmp_path, "0.0.0.0", 0, None, lambda url: None)
@@ -191,7 +205,9 @@ def test_another_address_needs_a_token(tmp_path: Path) -> None:
         ({"--out": "/tmp/x"}, "cannot be set from the page"),
         ({"dataset": ["digits"]}, "write text or a number"),
         ({"model": {"name": "mlp"}}, "write text or a number"),
-        ({"dataset": "--force"}, "dataset"),
+        ({"dataset": "--force"}, "not offered"),
+        ({"dataset": "mixture(samples=1000000000)"}, "not offered"),
+        ({"model": "mlp(hidden=[1000000])"}, "not offered"),
         ([1, 2], "JSON object"),
     ],
 )
@@ -396,3 +412,41 @@ def test_a_killed_run_is_told_from_one_that_goes_on(tmp_path: Path) -> None:
     with FileLock(folder / ".lock"):
         assert shelf.rows()[0]["status"] == "running"
     assert shelf.rows()[0]["status"] == "lost"
+
+
+# What the stories say.
+
+
+def told(tmp_path: Path, **settings: Any) -> Record:
+    """A story's run, as the page would start it."""
+    base = {"dataset": "digits", "model": "mlp", "compute": "gamma(mean=1, cv=0.2)", "epochs": 10}
+    return Experiment(**base | {"workers": 8, "lr": 0.02} | settings).run(tmp_path, jobs=1)
+
+
+@pytest.mark.slow
+def test_momentum_breaks_with_staleness_and_is_repaired(tmp_path: Path) -> None:
+    many = {"workers": 16, "lr": 0.01}
+    broken, repaired = (told(tmp_path, method=method, **many) for method in ("nag-asgd", "dana-ga"))
+    assert not broken.summary["converged"] and repaired.summary["test_accuracy"] > 85
+    assert broken.arrivals["staleness"].to_list() == repaired.arrivals["staleness"].to_list()
+    assert repaired.arrivals["gap"].mean() < broken.arrivals["gap"].mean() / 10  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_synchronous_loses_by_the_clock_and_wins_nothing_by_waiting(tmp_path: Path) -> None:
+    slow = {"delay": ["constant(4, workers=[0])"]}
+    ours, theirs = told(tmp_path, **slow), told(tmp_path, method="ssgd", **slow | {"lr": 0.1})
+    assert theirs.summary["seconds"] > 3 * ours.summary["seconds"]
+    assert theirs.summary["max_staleness"] == 0 and ours.summary["max_staleness"] > 25
+
+
+@pytest.mark.slow
+def test_what_only_the_slow_one_knows_is_not_learnt(tmp_path: Path) -> None:
+    record = told(tmp_path, partition="label", delay=["constant(9, workers=[0])"])
+    counted = partition_counts(Facts(record.path))
+    assert counted is not None
+    classes, counts = counted
+    recalls = {name: scores["recall"] for name, scores in record.summary["classes"].items()}
+    its_own = {name for name, count in zip(classes, counts[0], strict=True) if count}
+    assert max(recalls[name] for name in its_own) < 0.2
+    assert min(recalls[name] for name in set(classes) - its_own) > 0.7

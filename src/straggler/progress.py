@@ -26,8 +26,7 @@ class Bar:
     def __init__(self, console: Console, title: str) -> None:
         self.console, self.title = console, title
         self._live: Live | None = None
-        self._seen: Seen | None = None
-        self._facts = ""
+        self._details: list[Text] = []
         self._told = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -58,22 +57,26 @@ class Bar:
         self.console.print(f"{self.title}: {line}", style="dim", markup=False, soft_wrap=True)
 
     def update(self, seen: Seen) -> None:
-        self._seen = seen
-        self.advance(seen.spent, numbers(seen), f"  {seen.seconds:.0f} s")
+        self._advance(seen.spent, details(seen, self.console.width))
+        self._line(seen.spent, f"  {seen.seconds:.0f} s  {numbers(seen)}")
 
     def advance(self, done: float, facts: str, clock: str = "") -> None:
         """So much of it is done, from 0 to 1; a line has no bar and so shows the clock."""
+        self._advance(done, [Text(f"  {facts}", no_wrap=True, overflow="ellipsis")])
+        self._line(done, f"{clock}  {facts}")
+
+    def _advance(self, done: float, lines: list[Text]) -> None:
         if self._live is not None:
-            self._facts = facts
+            self._details = lines
             self._progress.update(self._task, total=1.0, completed=done)
-        elif time.monotonic() - self._told > LINE_SECONDS:
+
+    def _line(self, done: float, facts: str) -> None:
+        if self._live is None and time.monotonic() - self._told > LINE_SECONDS:
             self._told = time.monotonic()
-            self.console.print(f"{self.title}: {done:4.0%}{clock}  {facts}", markup=False)
+            self.console.print(f"{self.title}: {done:4.0%}{facts}", markup=False)
 
     def _view(self) -> RenderableType:
-        if self._seen is None:
-            return Group(self._progress, Text(f"  {self._facts}")) if self._facts else self._progress
-        return Group(self._progress, *details(self._seen, self.console.width))
+        return Group(self._progress, *self._details)
 
 
 def numbers(seen: Seen) -> str:

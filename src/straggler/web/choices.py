@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from straggler.catalogue import InputError, explain, parse
+from straggler.catalogue import InputError, explain, parse, suggestion
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from straggler.optimizers import OPTIMIZERS
@@ -31,6 +31,12 @@ PARTITIONS = {
     "dirichlet(alpha=0.1)": "Dirichlet, α = 0.1: very uneven",
     "dirichlet(alpha=1.0)": "Dirichlet, α = 1: uneven",
     "shards": "two shards each",
+}
+# What decides how much memory and time it takes is chosen from these; all else may be written.
+OFFERED: dict[str, list[str]] = {
+    "dataset": list(DATASETS),
+    "model": list(MODELS),
+    "partition": list(PARTITIONS),
 }
 START: dict[str, Any] = {
     "method": "asgd", "dataset": "digits", "model": "mlp", "partition": "iid", "workers": 8, "spread": 0.2,
@@ -117,6 +123,10 @@ def settings_from(given: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"{key}: write text or a number")
         if any("trace" in str(item) or len(str(item)) > 500 for item in values):
             raise InputError(f"{key}: traces are read from files, which a page may not; use the command line")
+        if key in OFFERED and str(value) not in OFFERED[key]:
+            raise InputError(
+                f"{key}={str(value)[:80]!r} is not offered here; {suggestion(str(value), OFFERED[key])}"
+            )
         settings[key] = [str(item) for item in values] if key == "delay" else as_number(key, value)
     return settings
 

@@ -35,8 +35,8 @@ def named(runs: Sequence[Facts]) -> tuple[dict[str, Facts], list[str]]:
         f"{group}, seed {run.settings.get('seed')}" if group in several else group
         for run, group in zip(runs, groups, strict=True)
     ]
-    pairs = zip(names, runs, strict=True)
-    unique = [name if names.count(name) == 1 else f"{name} ({run.id})" for name, run in pairs]
+    pairs = enumerate(zip(names, runs, strict=True), 1)
+    unique = [name if names.count(name) == 1 else f"{name} ({run.id}, {n})" for n, (name, run) in pairs]
     return dict(zip(unique, runs, strict=True)), groups
 
 

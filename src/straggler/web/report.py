@@ -143,6 +143,8 @@ def accuracy_cell(runs: Sequence[Facts]) -> str:
         if run.summary.get("converged") and isinstance(run.summary.get("test_accuracy"), int | float)
     ]
     over = [run for run in runs if "converged" in run.summary]
+    if not over:  # they go on: what was seen last
+        return number(runs[-1].summary.get("test_accuracy"))
     if not learnt:
         return "NC" if any(run.summary["converged"] is False for run in over) else "–"
     accuracies = [float(run.summary["test_accuracy"]) for run in learnt]

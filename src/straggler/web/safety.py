@@ -54,7 +54,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refusal = self._refusal(scope["method"], headers) or self._door(scope, headers)
+        refusal = self._refusal(scope, headers) or self._door(scope, headers)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -64,9 +64,15 @@ class Guard:
 
         await (refusal or self.app)(scope, receive, send_with_headers)
 
-    def _refusal(self, method: str, headers: Headers) -> Response | None:
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        method, site = scope["method"], headers.get("sec-fetch-site", "same-origin")
         if not self._known_host(headers.get("host", "")):
             return PlainTextResponse("unknown host: open the address that `straggler serve` printed", 421)
+        asks = scope["path"].startswith(
+            "/api"
+        )  # what only our page does; a link from elsewhere may lead to others
+        if site not in ("same-origin", "none") and (asks or method == "POST"):
+            return PlainTextResponse("refused: the request comes from another site", 403)
         if method in ("GET", "HEAD"):
             return None
         if method != "POST":
@@ -74,8 +80,6 @@ class Guard:
         origin = urlsplit(headers.get("origin", ""))
         if origin.scheme not in ("http", "https") or origin.netloc != headers["host"]:
             return PlainTextResponse("refused: the request comes from another page", 403)
-        if headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return PlainTextResponse("refused: the request comes from another site", 403)
         if not same(headers.get(TOKEN_HEADER, ""), self.token):
             return PlainTextResponse("refused: the token is missing or wrong; load the page again", 403)
         if headers.get("content-type", "").split(";")[0] != "application/json":

@@ -2,12 +2,14 @@
 
 import gzip
 import secrets
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from urllib.parse import quote
 
 import uvicorn
 from plotly.offline import get_plotlyjs
@@ -192,13 +194,21 @@ def serve(
         raise InputError(
             f"--host {host} can be reached by others: protect it with --token SECRET, or leave --host out"
         )
+    listening = bound(host, port)
     app, _ = make_app(runs, results, host, token)
-    config = uvicorn.Config(
-        app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=1, server_header=False
-    )
-    server = Server(config, app.state.answers.watcher)
-    socket = config.bind_socket()
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
     shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{socket.getsockname()[1]}/" + (f"?token={token}" if token else "")
+    url = f"http://{shown}:{listening.getsockname()[1]}/" + (f"?token={quote(token)}" if token else "")
     app.state.answers.ready = lambda: ready(url)
-    server.run(sockets=[socket])
+    Server(config, app.state.answers.watcher).run(sockets=[listening])
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket at this address, or why there is none."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"--host {host} --port {port}: {reason}; take another, or --port 0 for any"
+        ) from None

@@ -108,7 +108,8 @@ class Shelf:
                 self._facts[name] = before = (stamp, facts)
             self._facts.move_to_end(name)
             while len(self._facts) > KEPT_RECORDS:
-                self._facts.popitem(last=False)
+                forgotten, _ = self._facts.popitem(last=False)
+                self._parts.pop(forgotten, None)
             return before
 
     def page(self, names: Sequence[str], whole: bool) -> str:

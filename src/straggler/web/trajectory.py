@@ -34,8 +34,8 @@ def trajectory(runs: Mapping[str, Facts]) -> Figure | None:
     first, second = (f"component {n} ({100 * share:.0f} %)" for n, share in enumerate(shares, 1))
     titles = {"xaxis": first, "yaxis": second, "zaxis": "loss"}
     scene: dict[str, Any] = {axis: {"title": {"text": text}} for axis, text in titles.items()}
-    scene |= {"aspectmode": "cube", "camera": {"eye": {"x": 1.5, "y": 1.5, "z": 0.8}}}
-    layout = {"scene": scene, "margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
+    scene |= {"aspectmode": "cube", "camera": {"eye": {"x": 1.7, "y": 1.7, "z": 0.8}}}
+    layout = {"scene": scene, "margin": {"l": 0, "r": 0, "t": 0, "b": 20}}
     return Figure("trajectory", "The way of the weights", NOTE, traces, layout, height=520)
 
 

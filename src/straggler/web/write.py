@@ -15,7 +15,7 @@ __all__ = ["write_report"]
 
 def write_report(kind: str, runs: Sequence[Path], studies: Sequence[Path], path: Path) -> list[str]:
     """Write it beside, then rename it; answer with what could not be read."""
-    records, folders = [Facts(run) for run in runs], [Study(study) for study in studies]
+    records, folders = [Facts(run) for run in dict.fromkeys(runs)], [Study(study) for study in studies]
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -112,7 +112,9 @@ window.straggler = (() => {
     const now = colours();
     const shown = view(figure);
     const place = element.querySelector(".plot");
-    const options = { displaylogo: false, displayModeBar: "hover" };
+    const wide = place.clientWidth > 420;  // on a small screen the tools would lie on the legend
+    const options = { displaylogo: false, displayModeBar: wide ? "hover" : false,
+      modeBarButtonsToRemove: ["lasso2d", "select2d"] };
     const lines = shown.data.filter((trace) => trace.name && trace.showlegend !== false).length;
     const height = figure.height + (lines > 3 && !figure.name.startsWith("timeline") ? 18 * lines : 0);
     await Plotly.react(place, traces(shown.data, now), layout(shown.layout || {}, now, height), options);

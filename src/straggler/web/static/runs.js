@@ -11,7 +11,7 @@ const COLUMNS = [
   ["delay", "delay", (row) => (row.delay || "none").replaceAll("seconds=", "").replaceAll(".0", ""), "wide"],
   ["partition", "data split", (row) => row.partition ?? "", "wide"],
   ["lr", "lr", (row) => number(row.lr, 6), "wide"],
-  ["seed", "seed", (row) => number(row.seed), "wide"],
+  ["seed", "seed", (row) => String(row.seed ?? ""), "wide"],
   ["test_accuracy", "accuracy (%)", (row) => (row.converged === false ? "NC" : number(row.test_accuracy))],
   ["mean_staleness", "staleness", (row) => number(row.mean_staleness)],
   ["seconds", "time (s)", (row) => number(row.seconds, 0), "wide"],
