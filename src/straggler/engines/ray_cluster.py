@@ -30,7 +30,7 @@ from straggler.engines.flat_pickle import Bytes, flatten, restore
 from straggler.engines.real_time import RealTime, Running, WorkerError
 from straggler.problem import Problem
 
-__all__ = ["RayCluster"]
+__all__ = ["RayCluster", "join"]
 
 # Ray sends what is below 100 kB along with a call, and the rest through its object store. A vector in a few
 # small pieces is there twice as fast as through the store; beyond half a megabyte the store is faster.
