@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install run test test-fast lint browser bench baseline methods clean
+.PHONY: help install run test test-fast lint browser bench baseline methods findings clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -42,6 +42,9 @@ baseline: install  ## EPFL's six-epoch baselines beside ours
 methods: install  ## error against the number of workers, seven methods, three seeds (an hour)
 	$(BIN)/python examples/methods_study.py --into docs/methods.md
 	$(BIN)/python examples/methods_study.py --lr 0.01 --results results/methods-lr-0.01 --into docs/methods.md
+
+findings: install  ## the three studies' tables, figures and verdicts from their committed summaries
+	for study in epfl asu gap-aware; do $(BIN)/straggler study $$study --draw --into docs/findings.md || exit 1; done
 
 clean:  ## remove what was built (records in runs/ stay)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

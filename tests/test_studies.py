@@ -219,6 +219,7 @@ def test_statistics_of_hand_made_rows() -> None:
     measured = rows({0: {"a": 10.0, "b": 30.0, "ab": 50.0}})
     assert statistics.mean(2, row="a*")(measured) == {0: 30.0}
     assert statistics.mean(2, row="*b")(measured) == {0: 40.0}
+    assert statistics.mean(3, row="a*")(measured) == {}, "one of three cells is missing"
     assert statistics.largest(3)(measured) == {0: 50.0}
     assert statistics.smallest(3)(measured) == {0: 10.0}
     assert statistics.nc_share(3)(measured)[0] == pytest.approx(100 / 3)

@@ -184,7 +184,7 @@ def courses(named: Mapping[str, pl.DataFrame], path: Path) -> Path:
             for (worker,), mine in course.sort("time").group_by("worker", maintain_order=True):
                 first = worker == 0
                 style = {"color": COLOURS[1] if first else COLOURS[0], "linewidth": 1.4 if first else 0.5}
-                style |= {"zorder": 3 if first else 2, "label": "worker 0" if first else None}
+                style |= {"zorder": 3 if first else 2, "label": {0: "worker 0", 1: "the others"}.get(worker)}
                 loss.plot(mine["time"], mine["loss"], **style)
                 batches.plot(mine["time"], mine["batches"], **style)
             norm.plot(course.sort("time")["time"], course.sort("time")["weight_norm"], color=COLOURS[2])
