@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from straggler.web.figure import SCALE, Figure, colour, numbers
+from straggler.web.figure import SCALE, Figure, colour, numbers, short
 
 __all__ = ["by_class", "confusion", "partition"]
 
@@ -81,6 +81,7 @@ def heat(
         "y": [str(row) for row in rows],
         "colorscale": SCALE,
         "zmin": 0,
+        "zmax": short(max(1, table.max())),
         "colorbar": {"title": {"text": unit}},
         "hovertemplate": f"%{{y}}, %{{x}}: %{{z:.4g}} {unit}<extra></extra>",
         **cells,

@@ -21,6 +21,7 @@ __all__ = [
     "Figure",
     "colour",
     "numbers",
+    "short",
     "thin",
 ]
 

@@ -4,7 +4,7 @@ import polars as pl
 
 from straggler.delays import Durations
 
-__all__ = ["COLUMNS", "intervals", "latest", "with_delays"]
+__all__ = ["COLUMNS", "intervals", "with_delays"]
 
 COLUMNS = ("worker", "launch", "started", "computed", "time", "staleness", "decision", "idle_from")
 JUST = 1e-9  # seconds that are no waiting
@@ -27,12 +27,6 @@ def intervals(arrivals: pl.DataFrame) -> pl.DataFrame:
         started=pl.min_horizontal(began, "time"),
         idle_from=before,
     )
-
-
-def latest(jobs: pl.DataFrame, most: int, end: float | None = None) -> pl.DataFrame:
-    """The last jobs, at most so many, that were over by a time."""
-    past = jobs if end is None else jobs.filter(pl.col("time") <= end)
-    return past.tail(most)
 
 
 def with_delays(jobs: pl.DataFrame, durations: Durations | None) -> pl.DataFrame:

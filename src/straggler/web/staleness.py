@@ -102,7 +102,9 @@ def workers(arrivals: pl.DataFrame) -> Figure:
         "hovertemplate": "worker %{x}: %{y} gradients, mean staleness %{customdata:.2f}<extra></extra>",
     }
     note = "A slow worker delivers fewer gradients, and staler ones: the others moved the model meanwhile."
-    return Figure("workers", "Gradients of each worker", note, [trace], axes("worker", "gradients"))
+    layout = axes("worker", "gradients")
+    layout["xaxis"] |= {"dtick": 1} if len(table) <= 30 else {}
+    return Figure("workers", "Gradients of each worker", note, [trace], layout)
 
 
 def arrived(arrivals: pl.DataFrame) -> pl.DataFrame:

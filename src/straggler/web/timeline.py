@@ -12,6 +12,7 @@ from straggler.web.jobs import intervals, with_delays
 __all__ = ["NOTE", "timeline", "timeline_data", "timeline_layout"]
 
 MOST_BARS = 1500  # in one view
+MOST_LIVE_BARS = 300  # in one that is drawn again and again
 MOST_LABELS = 120  # jobs whose staleness is written beside them
 NOTE = (
     "A bar is one job. Grey is waiting; the number at a bar's end is the staleness of its gradient: how many "
@@ -20,20 +21,24 @@ NOTE = (
 
 
 def timeline(
-    arrivals: pl.DataFrame, durations: Durations | None, clock: str, events: Sequence[dict[str, Any]] = ()
+    arrivals: pl.DataFrame,
+    durations: Durations | None,
+    clock: str,
+    events: Sequence[dict[str, Any]] = (),
+    live: bool = False,
 ) -> Figure:
-    """The workers at the beginning, in the middle and at the end of a run."""
+    """The workers at the beginning, in the middle and at the end of a run; while it goes on, now."""
     jobs = intervals(arrivals)
-    most = len(jobs)
-    windows = {"all": 0}
-    if most > MOST_BARS:
-        windows = {"the end": most - MOST_BARS, "the middle": (most - MOST_BARS) // 2, "the beginning": 0}
+    most, total = MOST_LIVE_BARS if live else MOST_BARS, len(jobs)
+    starts = {"the beginning": 0, "the middle": (total - most) // 2, "the end": total - most}
+    if live or total <= most:
+        starts = {"now" if live else "all": max(0, total - most)}
     workers = int(jobs["worker"].max() or 0) + 1  # type: ignore[arg-type]
     views = {}
-    for label, start in reversed(windows.items()):
-        window = with_delays(jobs[start : start + MOST_BARS], durations)
+    for label, start in starts.items():
+        window = with_delays(jobs[start : start + most], durations)
         views[label] = {"data": timeline_data(window, events), "layout": timeline_layout(workers, clock)}
-    shown = "" if most <= MOST_BARS else f" Each view has {MOST_BARS:,} of the {most:,} jobs."
+    shown = "" if total <= most else f" A view has {most:,} jobs of the run."
     height = 150 + 22 * min(workers, 30)
     return Figure.switched("timeline", "Who does what when", NOTE + shown, views, height=height)
 
