@@ -10,7 +10,7 @@ from straggler.analysis.labels import settings
 from straggler.analysis.style import drawn, line, panels, place_legend, plain_log
 from straggler.record import Record
 
-__all__ = ["AGAINST", "accuracy_figure", "gap_figure", "loss_figure", "thinned"]
+__all__ = ["AGAINST", "accuracy_figure", "gap_figure", "loss_figure", "thinned", "time_label"]
 
 AGAINST = ("seconds", "updates", "epochs", "gradients")
 POINTS = 120  # of a curve made of arrivals; more are averaged

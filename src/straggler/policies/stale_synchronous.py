@@ -16,22 +16,22 @@ class StaleSynchronous(Policy):
     name: ClassVar[str] = "ssp"
     bound: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 3
 
-    _at: dict[int, dict[int, None]] = PrivateAttr()  # the active workers that have finished so many
+    _at: dict[int, int] = PrivateAttr()  # how many active workers have finished so many
 
     def reset(self, server: Server) -> None:
-        self._at = {0: dict(server.active)}
+        self._at = {0: len(server.active)}
 
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         server.merge(arrival)
         server.step()
         worker, at = arrival.worker, self._at
         clock = server.finished[worker]
+        at[clock - 1] -= 1
         if worker in server.active:
-            at.setdefault(clock, {})[worker] = None
-        del at[clock - 1][worker]
+            at[clock] = at.get(clock, 0) + 1
         if at[clock - 1]:  # the slowest are where they were, so nobody else may go on
             return (worker,) if clock <= min(at) + self.bound else ()
         del at[clock - 1]  # clocks that nobody shows are forgotten, so there are few
         furthest = min(at, default=0) + self.bound
-        free = (others for clock, others in at.items() if clock <= furthest)
-        return sorted(worker for others in free for worker in others if worker not in server.busy)
+        idle = server.active.keys() - server.busy.keys()
+        return sorted(worker for worker in idle if server.finished[worker] <= furthest)
