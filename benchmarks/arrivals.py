@@ -23,16 +23,16 @@ WAITING += ("hybrid(num_workers_ps_update={half}, staleness_tolerance=3)",)
 
 
 def rate(way, policy: str, compute: str, workers: int, arrivals: int, rounds: int) -> float:
-    """Arrivals per second, the median of several runs; drawing the durations is part of it."""
+    """Arrivals per second of one core (CPU time), the median of several runs; the draws are part of it."""
     piece = parse(policy.format(half=workers // 2), POLICIES, "policy")
     seen = []
     for seed in range(rounds):
         durations = Durations(parse(compute, DELAYS, "law"), [], workers, seed)
         updates = arrivals // getattr(piece, "k", getattr(piece, "num_workers_ps_update", 1))
         updates = updates // workers if piece.name == "synchronous" else updates
-        started = time.perf_counter()
+        started = time.process_time()
         gradients = way(piece, durations, max(1, updates)).gradients
-        seen.append(gradients / (time.perf_counter() - started))
+        seen.append(gradients / (time.process_time() - started))
     return statistics.median(seen)
 
 

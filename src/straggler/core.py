@@ -50,8 +50,10 @@ class Piece(Entry):
 
         def __getattr__(self, name: str) -> Any:
             """What it remembers, at once: pydantic's own search takes longer than many a policy."""
-            remembered = object.__getattribute__(self, "__pydantic_private__")
-            return remembered[name] if remembered and name in remembered else super().__getattr__(name)
+            try:
+                return object.__getattribute__(self, "__pydantic_private__")[name]
+            except (KeyError, TypeError):
+                return super().__getattr__(name)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep: tensors, numbers, and dictionaries of them."""

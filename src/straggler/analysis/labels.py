@@ -18,14 +18,21 @@ def settings(record: Record) -> dict[str, Any]:
 
 
 def named(records: Sequence[Record]) -> dict[str, Record]:
-    """Every run by the settings in which it differs from another; by its id where there are none."""
+    """Every run by the settings in which it differs from another; by its id where there are none.
+
+    Runs that differ in numbers come in their order, others as they are given.
+    """
     if len(records) == 1:
         return {records[0].path.name: records[0]}
     every = [settings(record) for record in records]
     telling = differing(every)
+    order = list(range(len(records)))
+    if all(isinstance(keys.get(key), int | float) for keys in every for key in telling):
+        order.sort(key=lambda place: [every[place][key] for key in telling])
     names = [", ".join(told(key, keys.get(key)) for key in telling) for keys in every]
     runs: dict[str, Record] = {}
-    for name, record in zip(names, records, strict=True):
+    for place in order:
+        name, record = names[place], records[place]
         clear = name and names.count(name) == 1
         runs[name if clear else f"{name} {record.path.name}".strip()] = record
     return runs

@@ -21,6 +21,7 @@ __all__ = ["VIEWS", "landscape_figure", "landscape_page"]
 VIEWS = ("both", "top", "3d")
 LEVELS = 18
 COLOUR_MAP, PLOTLY_MAP = "cividis", "Cividis"
+ABOVE = 0.02  # how far over the surface a path is drawn, so that it is seen
 Grid = NDArray[np.float64]
 
 
@@ -132,7 +133,11 @@ def draw_space(axes: Any, points: pl.DataFrame, explained: Sequence[float]) -> N
 def landscape_page(points: pl.DataFrame, explained: Sequence[float], samples: int | None, path: Path) -> Path:
     """Both views in one page to turn and zoom; it needs no network."""
     page = make_subplots(
-        rows=1, cols=2, specs=[[{"type": "xy"}, {"type": "scene"}]], subplot_titles=["from above", "surface"]
+        rows=1,
+        cols=2,
+        horizontal_spacing=0.12,
+        specs=[[{"type": "xy"}, {"type": "scene"}]],
+        subplot_titles=["from above", "surface"],
     )
     across, up, losses = surface(points)
     level = np.log10(losses)
@@ -144,7 +149,7 @@ def landscape_page(points: pl.DataFrame, explained: Sequence[float], samples: in
     }
     shared: dict[str, Any] = {"x": across, "y": up, "z": level, "colorscale": PLOTLY_MAP}
     page.add_trace(
-        go.Contour(**shared, ncontours=LEVELS, colorbar=scale | {"x": 0.44}, hoverinfo="skip"), 1, 1
+        go.Contour(**shared, ncontours=LEVELS, colorbar=scale | {"x": 0.45}, hoverinfo="skip"), 1, 1
     )
     page.add_trace(go.Surface(**shared, opacity=0.85, showscale=False, hoverinfo="skip"), 1, 2)
     for position, ((run, track), (_, shadow)) in enumerate(
@@ -154,7 +159,8 @@ def landscape_page(points: pl.DataFrame, explained: Sequence[float], samples: in
     first, second = titled(0, explained), titled(1, explained)
     page.update_xaxes(title=first)
     page.update_yaxes(title=second)
-    page.update_scenes(xaxis_title=first, yaxis_title=second, zaxis=scale)
+    camera = {"eye": {"x": -0.9, "y": -1.8, "z": 1.2}, "center": {"x": 0, "y": 0, "z": -0.2}}
+    page.update_scenes(xaxis_title="PC 1", yaxis_title="PC 2", zaxis=scale, camera=camera)
     page.update_layout(title=subject(explained, samples), legend={"orientation": "h", "y": -0.15})
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
@@ -176,5 +182,5 @@ def add_path(page: Any, run: str, track: pl.DataFrame, shadow: pl.DataFrame, col
         "y": track["b"],
     }
     page.add_trace(go.Scatter(**shared), 1, 1)
-    level = np.log10(np.maximum(shadow["loss"].to_numpy(), 1e-300))
+    level = np.log10(np.maximum(shadow["loss"].to_numpy(), 1e-300)) + ABOVE
     page.add_trace(go.Scatter3d(**shared, z=level, marker={"size": 3}, showlegend=False), 1, 2)

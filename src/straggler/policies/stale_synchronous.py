@@ -17,10 +17,10 @@ class StaleSynchronous(Policy):
     bound: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 3.0
 
     _clock: list[int] = PrivateAttr()  # gradients of each worker; one that comes back starts at the slowest
-    _at: dict[int, dict[int, None]] = PrivateAttr()  # the active workers by their clocks
+    _at: dict[int, int] = PrivateAttr()  # how many active workers show so many
 
     def reset(self, server: Server) -> None:
-        self._clock, self._at = [0] * len(server.finished), {0: dict(server.active)}
+        self._clock, self._at = [0] * len(server.finished), {0: len(server.active)}
 
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         server.merge(arrival)
@@ -28,8 +28,8 @@ class StaleSynchronous(Policy):
         worker, at = arrival.worker, self._at
         clock = self._clock[worker] = self._clock[worker] + 1
         if worker in server.active:
-            at.setdefault(clock, {})[worker] = None
-        del at[clock - 1][worker]
+            at[clock] = at.get(clock, 0) + 1
+        at[clock - 1] -= 1
         if at[clock - 1]:  # the slowest are where they were, so nobody else may go on
             return (worker,) if clock <= min(at) + self.bound else ()
         del at[clock - 1]  # clocks that nobody shows are forgotten, so there are few
@@ -37,12 +37,12 @@ class StaleSynchronous(Policy):
 
     def joined(self, server: Server, worker: int) -> Iterable[int]:
         clock = self._clock[worker] = max(self._clock[worker], min(self._at, default=0))
-        self._at.setdefault(clock, {})[worker] = None
+        self._at[clock] = self._at.get(clock, 0) + 1
         return (worker,)
 
     def left(self, server: Server, worker: int) -> Iterable[int]:
         clock = self._clock[worker]
-        del self._at[clock][worker]
+        self._at[clock] -= 1
         if not self._at[clock]:
             del self._at[clock]
         return self._free(server)
@@ -50,5 +50,5 @@ class StaleSynchronous(Policy):
     def _free(self, server: Server) -> list[int]:
         """Who is idle and within the bound of the slowest."""
         furthest = min(self._at, default=0) + self.bound
-        near = (others for clock, others in self._at.items() if clock <= furthest)
-        return sorted(worker for others in near for worker in others if worker not in server.busy)
+        idle = server.active.keys() - server.busy.keys()
+        return sorted(worker for worker in idle if self._clock[worker] <= furthest)
