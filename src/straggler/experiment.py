@@ -296,18 +296,16 @@ class Experiment(BaseModel):
         cores = (jobs or os.cpu_count() or 1) if self.engine == "simulator" else 1
         every, needs = Every.parse(checkpoint_every), worker_resources or {}
         machine = Machine(cores, every, worker_timeout, report, address, needs)
-        with Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"]) as recorder:
-            run(
-                self.server(problem),
-                problem,
-                make_engine,
-                self.budget(problem),
-                recorder,
-                Watch(self.eval_every, self.train_metrics, self.snapshots, beside, progress),
-                machine,
-                {"id": self.id, "started": started},
-                resumed,
-            )
+        watch = Watch(self.eval_every, self.train_metrics, self.snapshots, beside, progress)
+        facts = {"id": self.id, "started": started}
+        pieces = self.server(problem), problem, make_engine, self.budget(problem)
+        recorder = Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"])
+        try:
+            with recorder:
+                run(*pieces, recorder, watch, machine, facts, resumed)
+        except InputError:  # a cluster that is not there
+            recorder.discard()
+            raise
         return Record(folder)
 
 

@@ -230,6 +230,15 @@ class Recorder:
             if int(part.stem) >= self._parts:
                 part.unlink()
 
+    def discard(self) -> None:
+        """If nothing was run after all, what was written goes, and the folder if nothing else is in it."""
+        if self._parts or self._curve:
+            return
+        self._clear()
+        (self.path / ".lock").unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
     def _clear(self) -> None:
         """What an earlier try left here goes; nothing else does."""
         names = ("experiment.toml", "environment.json", "summary.json", "curve.parquet", "arrivals.parquet")
