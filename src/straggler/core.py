@@ -174,6 +174,7 @@ class Server:
         self._schedule = lr
         self._merged_now: list[Arrival] = []  # since the last arrival came
         self._buffers = MeanOfLatest(buffers)
+        self._nothing = x[:0]
         self._clear_pending()
         self.policy.check(workers)
         self.policy.reset(self)
@@ -294,7 +295,7 @@ class Server:
 
     def _clear_pending(self) -> None:
         self.held, self._pending_staleness, self._scale, self._last_worker = 0, 0, 1.0, -1
-        self._pending = self.x[:0]  # nothing
+        self._pending = self._nothing
 
     def _assign(self, worker: int) -> Job:
         if worker in self.busy:  # its batch goes back: `finished` did not move

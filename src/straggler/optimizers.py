@@ -25,6 +25,7 @@ class TorchOptimizer(Optimizer):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     torch_class: ClassVar[type[torch.optim.Optimizer]]
+    bare_step: ClassVar[Callable[[torch.optim.Optimizer], Any]]  # without hooks for profilers and compilers
     _parameter: torch.nn.Parameter = PrivateAttr()
     _torch: torch.optim.Optimizer = PrivateAttr()
 
@@ -39,6 +40,8 @@ class TorchOptimizer(Optimizer):
     def begin(self, x: Tensor, workers: int) -> None:
         self._parameter = torch.nn.Parameter(x)
         settings = {key: tupled(getattr(self, key)) for key in type(self).model_fields}
+        if "foreach" in inspect.signature(self.torch_class).parameters:
+            settings["foreach"] = False  # what torch chooses for one vector, after some thought at every step
         momentum = settings.get("momentum", 0.0)
         if momentum < 0:  # torch's constructors refuse what their steps can do
             settings["momentum"] = -momentum
@@ -50,7 +53,8 @@ class TorchOptimizer(Optimizer):
         moved = x.clone()
         self._parameter.data, self._parameter.grad = moved, direction
         self._torch.param_groups[0]["lr"] = lr
-        self._torch.step()
+        with torch.no_grad():
+            type(self).bare_step(self._torch)
         self._parameter.grad = None  # or the last gradient would live on
         return moved
 
@@ -84,6 +88,9 @@ def from_torch(torch_class: type[torch.optim.Optimizer]) -> type[TorchOptimizer]
         fields["momentum"] = (float, Field(0.0, gt=-1, lt=1))
     entry = create_model(torch_class.__name__, __base__=TorchOptimizer, **fields)
     entry.name, entry.torch_class = torch_class.__name__.lower(), torch_class
+    entry.bare_step = staticmethod(
+        inspect.unwrap(torch_class.step)
+    )  # around plain SGD they cost more than it
     entry.__doc__ = f"torch.optim.{torch_class.__name__} on the flat vector."
     return entry
 

@@ -1,10 +1,13 @@
 """Real time on this machine: a process per worker, models and gradients in shared memory, the server here."""
 
 import math
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from select import select
 from selectors import EVENT_READ, DefaultSelector
+from struct import Struct
 
 from straggler.core import Arrival, Gradient
 from straggler.delays import Durations
@@ -16,6 +19,8 @@ from straggler.problem import Problem
 __all__ = ["Processes", "work"]
 
 SEATS = 2  # a newer job does not overwrite what an older one is still computed from
+JOB = Struct("<qqqd")  # launch, worker, index, injected delay; pickles would cost more than the copies
+RESULT = Struct("<qdd?")  # launch, loss, seconds of computing, or False: a traceback follows
 
 
 class Processes(RealTime):
@@ -72,9 +77,10 @@ class Processes(RealTime):
         child = self._children[job.worker]
         seat = child.seats[job.launch % SEATS]
         seat.x.copy_(job.x)
-        seat.buffers.copy_(job.buffers)
+        if len(job.buffers):
+            seat.buffers.copy_(job.buffers)
         with suppress(OSError):  # it died: `_listen` finds out
-            child.connection.send((job.launch, job.worker, job.index, running.delay))
+            os.write(child.connection.fileno(), JOB.pack(job.launch, job.worker, job.index, running.delay))
 
     def _hear(self, patience: float | None) -> Arrival | None:
         for key, _ in self._selector.select(patience):
@@ -87,33 +93,54 @@ class Processes(RealTime):
         """One message of a worker: ready, a result, or its end."""
         child, running = self._children[worker], self._running.get(worker)
         try:
-            message = child.connection.recv()
+            if not child.ready:
+                child.ready = child.connection.recv() is None
+                self._is_up(worker)
+                return None
+            launch, loss, compute, fine = RESULT.unpack(receive(child.connection.fileno(), RESULT.size))
+            if not fine:
+                error = child.connection.recv()
+                raise WorkerError(f"worker {worker} failed in the user's model or data:\n{error}")
         except (EOFError, OSError):
             self._replace(worker, "died")
             return None
-        if message is None:
-            child.ready = True
-            self._is_up(worker)
-            return None
-        launch, outcome, compute = message
-        if isinstance(outcome, str):
-            raise WorkerError(f"worker {worker} failed in the user's model or data:\n{outcome}")
         if running is None or running.job.launch != launch:
             return None  # of a job that was abandoned
         seat = child.seats[launch % SEATS]
-        gradient = Gradient(seat.gradient.clone(), outcome, seat.buffers_after.clone())
-        return self._arrive(worker, gradient, compute)
+        buffers = seat.buffers_after.clone() if len(seat.buffers_after) else seat.buffers_after
+        return self._arrive(worker, Gradient(seat.gradient.clone(), loss, buffers), compute)
+
+
+def receive(fd: int, size: int) -> bytes:
+    """So many bytes from the other end; what is written at once nearly always comes at once."""
+    message = os.read(fd, size)
+    while 0 < len(message) < size:
+        more = os.read(fd, size - len(message))
+        message = message + more if more else b""
+    if not message:
+        raise EOFError
+    return message
 
 
 def work(connection_fd: int, memory_fd: int) -> None:
     """A worker: compute the newest job, wait its delay unless a newer one comes, deliver."""
     with suppress(EOFError, OSError), Inside(connection_fd, memory_fd) as inside:
         while True:
-            launch, worker, index, delay = inside.connection.recv()
-            if inside.connection.poll():
+            launch, worker, index, delay = JOB.unpack(receive(connection_fd, JOB.size))
+            if newer(connection_fd, 0.0):
                 continue
             began = time.perf_counter()
             outcome = inside.answer(launch % SEATS, ("gradient", worker, index))
             compute = time.perf_counter() - began
-            if not inside.connection.poll(delay):
-                inside.connection.send((launch, outcome, compute))
+            if newer(connection_fd, delay):
+                continue
+            if isinstance(outcome, float):
+                os.write(connection_fd, RESULT.pack(launch, outcome, compute, True))
+            else:
+                os.write(connection_fd, RESULT.pack(launch, 0.0, compute, False))
+                inside.connection.send(outcome)
+
+
+def newer(fd: int, seconds: float) -> bool:
+    """Whether another job comes within so many seconds."""
+    return bool(select([fd], [], [], seconds)[0])
