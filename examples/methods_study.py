@@ -41,8 +41,9 @@ def experiment(model: str, method: str, workers: int, seed: int, lr: float, epoc
     )
 
 
-def cell(experiment: Experiment, method: str, out: Path) -> dict[str, object]:
+def cell(settings: dict[str, object], method: str, out: Path) -> dict[str, object]:
     """One run on one core; what the table and the figure need of it."""
+    experiment = Experiment(**settings)
     record = experiment.run(out, jobs=1)
     facts = record.summary
     return {
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, object]]:
         futures = []
         for method, workers, seed in cells:
             made = experiment(arguments.model, method, workers, seed, arguments.lr, arguments.epochs)
-            futures.append(pool.submit(cell, made, method, arguments.out))
+            futures.append(pool.submit(cell, made.resolved(), method, arguments.out))
         return [future.result() for future in track(as_completed(futures), "runs", total=len(cells))]
 
 
