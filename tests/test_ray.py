@@ -51,10 +51,14 @@ def wait_for(true: Callable[[], bool], over: threading.Event) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # a busy machine starts nodes slowly
+@pytest.mark.parametrize(("method", "workers"), [("asgd", 3), ("ssgd", (2, 3))])
 def test_a_run_survives_the_loss_of_a_node(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, workers: Any, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others go on while the lost worker has no place, and it comes back when there is one."""
+    """The others go on while the lost worker has no place, and it comes back when there is one.
+
+    Synchronous ones too, if two of three are enough: the lost worker has left, and joins again.
+    """
     made: list[RayCluster] = []
     seen: dict[str, Any] = {}
     over = UntilHarmed.over = threading.Event()
@@ -88,7 +92,8 @@ def test_a_run_survives_the_loss_of_a_node(
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
     try:
-        record = Experiment(**ON_RAY, updates=10**9).run(tmp_path, address=cluster.address)
+        settings = ON_RAY | {"method": method, "workers": workers, "updates": 10**9}
+        record = Experiment(**settings).run(tmp_path, address=cluster.address)
     finally:
         over.set()
         thread.join(timeout=60)
@@ -96,7 +101,9 @@ def test_a_run_survives_the_loss_of_a_node(
     facts = record.summary
     assert seen["had a place"] is False
     assert facts["restarts"] == len(record.events) >= 1
-    assert facts["dispatched"] == facts["applied"] + facts["in_flight"]
+    assert facts["dispatched"] == facts["applied"] + facts["cancelled"] + facts["in_flight"]
+    decisions = set(record.history["decision"]) - {"applied", "held", "cancelled"}
+    assert decisions == ({"left", "joined"} if workers == (2, 3) else set())
     assert replay(record) == facts["weights_sha256"]
     assert not ray.is_initialized()  # it left the cluster as it found it
 
