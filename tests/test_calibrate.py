@@ -12,6 +12,8 @@ from straggler.catalogue import InputError
 from straggler.delays import Gamma
 from straggler.experiment import Experiment
 from straggler.record import Record
+from straggler.web.facts import Facts
+from straggler.web.report import html
 
 DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp(hidden=[16])", "lr": 0.01, "eval_every": 0}
 
@@ -32,7 +34,8 @@ def test_known_laws_are_found_again(method: str, tmp_path: Path) -> None:
         "delay": ["constant(0.05, workers=[0])", "gamma(0.01, 0.2, workers=[3])"],
     }
     record = Experiment(**settings, **laws).run(tmp_path / "runs", jobs=1)
-    found = calibrate(called_real(record, tmp_path / "real"))
+    real = called_real(record, tmp_path / "real")
+    found = calibrate(real)
     compute = found.experiment.compute
     assert isinstance(compute, Gamma)
     assert compute.mean == pytest.approx(0.02, rel=0.05)
@@ -49,6 +52,9 @@ def test_known_laws_are_found_again(method: str, tmp_path: Path) -> None:
     distance = (found.staleness["measured"] - found.staleness["predicted"]).abs().sum() / 2
     assert distance < 0.06  # total variation
     assert json.loads(found.to_json())["measured"] == found.measured
+    assert "Predicted beside measured" not in html([Facts(real.path)])
+    (real.path / "calibration.json").write_text(found.to_json())
+    assert "Predicted beside measured" in html([Facts(real.path)])
 
 
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:

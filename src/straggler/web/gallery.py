@@ -13,6 +13,7 @@ from straggler.data.partitions import class_counts
 from straggler.experiment import Experiment
 from straggler.problem import Supervised
 from straggler.web import staleness
+from straggler.web.calibration import calibration
 from straggler.web.classes import by_class, confusion, partition
 from straggler.web.curves import curves
 from straggler.web.facts import Facts, labels
@@ -50,6 +51,7 @@ def gallery(runs: Sequence[Facts]) -> list[Figure]:
         "the classes": lambda: by_class(summaries),
         "the confusion": lambda: confusion(summaries),
         "the data": lambda: partition(parts),
+        "the calibration": lambda: calibration(few),
         "the way of the weights": lambda: trajectory(few),
     }
     pictures = [attempted(runs, what, build) for what, build in attempts.items()]

@@ -1,0 +1,53 @@
+"""What a simulation fitted to a real run predicts, beside what was measured."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from straggler.analysis.tables import number
+from straggler.web.facts import Facts
+from straggler.web.figure import Figure, colour, numbers
+from straggler.web.staleness import axes
+
+__all__ = ["calibration"]
+
+
+def calibration(runs: Mapping[str, Facts]) -> Figure | None:
+    """Of the first run that was calibrated: the staleness, and in words the rest."""
+    for run in runs.values():
+        file = run.record.path / "calibration.json"
+        if file.is_file():
+            return picture(json.loads(file.read_text()))
+    return None
+
+
+def picture(found: Mapping[str, Any]) -> Figure:
+    traces = []
+    for position, kind in enumerate(("measured", "predicted")):
+        mean = number(found[kind]["mean staleness"])
+        traces.append(
+            {
+                "type": "bar",
+                "name": f"{kind} (mean {mean})",
+                "x": numbers(row["staleness"] for row in found["staleness"]),
+                "y": numbers(100 * row[kind] for row in found["staleness"]),
+                "marker": {"color": colour(position)},
+                "hovertemplate": "staleness %{x}: %{y:.1f} %<extra></extra>",
+            }
+        )
+    layout = axes("staleness (updates)", "share of gradients (%)")
+    return Figure("calibration", "Predicted beside measured", words(found), traces, layout)
+
+
+def words(found: Mapping[str, Any]) -> str:
+    """The rates, and where a job's time goes."""
+    measured, predicted = (found[kind]["updates per second"] for kind in ("measured", "predicted"))
+    parts = found["parts"]
+    shares = ", ".join(
+        f"{1000 * sum(row[name] for row in parts) / len(parts):.1f} ms {name}"
+        for name in ("compute", "delay", "transport", "server")
+    )
+    return (
+        f"A simulation with the durations of this run: {number(predicted)} updates per second predicted, "
+        f"{number(measured)} measured. A job is, on average over the workers, {shares}."
+    )
