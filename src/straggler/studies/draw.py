@@ -129,10 +129,9 @@ def page(
     figures: list[Path],
 ) -> str:
     runs = summaries["id"].n_unique()
-    hours = summaries.unique("id")["host_seconds"].sum() / 3600
     parts = [
         f"# {study.title}",
-        f"{study.source}. {runs} runs, {hours:.1f} hours of one core. Ours is the mean over the seeds that "
+        f"{study.source}. {runs} runs. Ours is the mean over the seeds that "
         "converged ± the half width of its 95 % interval (Student's t); NC: no convergence.",
         f"From these summaries: `straggler study {study.name} --draw`. "
         f"From nothing: `straggler study {study.name}`.",

@@ -6,7 +6,8 @@ that run until the common budget is spent, and a gradient that takes 12.5 ms on 
 As coded: heavy ball; "one slow worker" is d for everyone and 2 d for the first; workers stop after their own
 share; compensation never runs; Adam's β₁ is .99; and a gradient takes as long as the report's logs say (one
 machine computes for all: .0125, .43 and 1.05 s with 2, 5 and 10 workers). Its races and torn reads are not
-imitated. Truncating labels changes nothing for 2, 5 and 10 workers: classes are equally large.
+imitated. These times are read from the report's, so that agreement in time is by construction. Truncating
+labels changes nothing for 2, 5 and 10 workers: classes are equally large.
 """
 
 from collections.abc import Iterator
