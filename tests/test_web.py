@@ -365,6 +365,7 @@ def test_a_million_arrivals_make_a_small_page(tmp_path: Path) -> None:
     count = 1_000_000
     number = np.arange(count)
     columns = {"time": number / 5 + 1.0, "started": number / 5, "worker": number % 5, "index": number // 5}
+    columns |= {"compute": np.ones(count), "delay": np.zeros(count)}
     columns |= {"version": number, "staleness": number % 7, "gap": number / count, "loss": 1 / (1 + number)}
     columns |= {"gradient_norm": number / 3, "weight_norm": number / 2}
     table = pl.DataFrame(columns | {"decision": ["applied"] * count}, schema_overrides=ARRIVALS)
