@@ -42,6 +42,8 @@ baseline: install  ## EPFL's six-epoch baselines beside ours
 methods: install  ## error against the number of workers, seven methods, three seeds (an hour)
 	$(BIN)/python examples/methods_study.py --into docs/methods.md
 	$(BIN)/python examples/methods_study.py --lr 0.01 --results results/methods-lr-0.01 --into docs/methods.md
+	$(BIN)/python examples/methods_study.py --model asu-fashion --methods nag-asgd sa ga dana dana-ga --workers 8 \
+	  --results results/methods-batchnorm --into docs/methods.md
 
 findings: install  ## the three studies' tables, figures and verdicts from their committed summaries
 	for study in epfl asu gap-aware; do $(BIN)/straggler study $$study --draw --into docs/findings.md || exit 1; done
