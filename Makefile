@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install run test test-fast lint browser bench baseline methods findings clean
+.PHONY: help install run test test-fast lint chaos browser bench baseline methods findings clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -25,8 +25,11 @@ lint: install  ## style and types
 browser:  ## Chromium for the tests that open pages, from Debian if it is missing
 	.ci/browser
 
-test: lint browser  ## lint, types and all tests
-	$(BIN)/pytest -n 2 --dist worksteal
+test: lint browser  ## lint, types and all tests but the longest
+	$(BIN)/pytest -n 2 --dist worksteal -m "not chaos"
+
+chaos: install  ## the longest tests: workers killed and stopped under more methods, on more networks
+	$(BIN)/pytest -n 2 --dist worksteal -m chaos
 
 test-fast: install  ## the tests that take less than a minute together
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"

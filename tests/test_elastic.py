@@ -133,7 +133,10 @@ def test_a_number_between_two(workers: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ssgd", "ssp", "dana-ga", "hybrid"])
+@pytest.mark.parametrize(
+    "method",
+    ["ssgd", "ssp", *(pytest.param(method, marks=pytest.mark.chaos) for method in ("dana-ga", "hybrid"))],
+)
 def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> None:
     """With (2, 4) workers a kill costs nobody a wait: the round goes on without the victim."""
     experiment = Experiment(**DIGITS, engine="processes", workers=(2, 4), method=method, seconds=8)

@@ -233,7 +233,10 @@ def process_of(engine: Any, worker: int) -> int:
 
 
 @pytest.mark.timeout(600)  # a busy machine starts sixty processes slowly
-@pytest.mark.parametrize("method", ["asgd", "ssgd", "ssp", "dana-ga"])
+@pytest.mark.parametrize(
+    "method",
+    ["asgd", *(pytest.param(method, marks=pytest.mark.chaos) for method in ("ssgd", "ssp", "dana-ga"))],
+)
 def test_killed_and_stopped_workers_lose_nothing(
     method: str, real: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,7 +174,7 @@ class Server:
         self._schedule = lr
         self._merged_now: list[Arrival] = []  # since the last arrival came
         self._buffers = MeanOfLatest(buffers)
-        self._nothing = x[:0]
+        self._nothing = x.new_empty(0)  # a slice would keep the first model alive
         self._clear_pending()
         self.policy.check(workers)
         self.policy.reset(self)
