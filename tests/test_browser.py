@@ -11,24 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from straggler.experiment import Experiment
 from straggler.web.facts import Facts
 from straggler.web.report import html
 from straggler.web.study import Study
+from web_browser import PATIENCE, Visitor, drawn, headless
 from web_server import Site, chromium, site
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(chromium() is None, reason="no Chromium here: `make browser` says how to get one"),
 ]
-PATIENCE = 60_000  # milliseconds, for machines with other things to do
-FLAGS = [
-    "--no-sandbox",
-    "--use-angle=swiftshader",
-    "--enable-unsafe-swiftshader",
-]  # 3-D without a graphics card
 TINY: dict[str, Any] = {
     "dataset": "digits",
     "model": "linear",
@@ -49,38 +44,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+    with headless() as found:
         yield found
-        found.close()
-
-
-class Visitor:
-    """A page that remembers every complaint of its console."""
-
-    def __init__(self, browser: Browser, offline: bool = False, **options: Any) -> None:
-        self.context = browser.new_context(**options)
-        self.context.set_default_timeout(PATIENCE)
-        self.context.set_offline(offline)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", lambda said: said.type == "error" and self.complaints.append(said.text))
-
-    def __enter__(self) -> Page:
-        return self.page
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.context.close()
-        assert kind is not None or self.complaints == []
-
-
-def drawn(page: Page, name: str, within: str = "body") -> Any:
-    """A figure, once it is drawn."""
-    figure = page.locator(f'{within} [data-figure="{name}"]')
-    figure.scroll_into_view_if_needed()
-    expect(figure.locator(".main-svg, canvas").first).to_be_visible(timeout=PATIENCE)
-    return figure
 
 
 def points(page: Page, name: str) -> int:

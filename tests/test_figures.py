@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from straggler.analysis import style
 from straggler.analysis.curves import progressed, thinned
-from straggler.analysis.intervals import interval, plus_minus
+from straggler.analysis.intervals import interval, plus_minus, share_interval
 from straggler.analysis.kinds import KINDS
 from straggler.analysis.labels import named
 from straggler.analysis.outcomes import heat_figure, outcomes, pareto
@@ -203,16 +203,24 @@ def test_runs_are_named_by_what_differs(runs: dict[str, Record], tmp_path: Path)
 
 
 def test_intervals_are_student_s() -> None:
-    mean, half = interval([1.0, 2.0, 3.0])
-    assert mean == 2 and half == pytest.approx(4.302653 / np.sqrt(3))
-    assert interval([5.0])[0] == 5 and np.isnan(interval([5.0])[1])
+    found = interval([1.0, 2.0, 3.0])
+    assert found.mean == 2 and found.half == pytest.approx(4.302653 / np.sqrt(3))
+    assert interval([5.0]).mean == 5 and np.isinf(interval([5.0]).half) and interval([5.0]).bar == 0
+    assert np.isnan(interval([]).mean)
     assert plus_minus([5.0]) == "5.00" and plus_minus([1.0, 1.0], 1) == "1.0 ± 0.0"
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     draws = np.random.default_rng(1).standard_normal((4000, 5))
-    covered = [abs(mean) <= half for mean, half in map(interval, draws)]
+    covered = [abs(found.mean) <= found.half for found in map(interval, draws)]
     assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
+
+
+def test_the_interval_of_a_share_is_wilson_s() -> None:
+    low, high = share_interval(50.0, 100)
+    assert (low, high) == (pytest.approx(40.383, abs=1e-3), pytest.approx(59.617, abs=1e-3))
+    assert share_interval(100.0, 50)[1] == pytest.approx(100.0)
+    assert share_interval(0.0, 50)[0] == pytest.approx(0.0)
 
 
 def test_lines_can_be_told_apart() -> None:

@@ -22,7 +22,6 @@ from straggler.methods import METHODS
 from straggler.web.facts import Facts, command_line, labels, settings_of
 from straggler.web.figure import thin
 from straggler.web.gallery import gallery, named, partition_counts
-from straggler.web.intervals import over_seeds, share_interval
 from straggler.web.jobs import intervals, with_delays
 from straggler.web.report import as_json, html, summary_rows
 from straggler.web.study import Study, is_study
@@ -169,16 +168,6 @@ def test_labels_say_what_differs_and_seeds_share_one(runs: dict[str, Path]) -> N
     rows = summary_rows(three)
     assert [row[:2] for row in rows] == [["asgd", "2"], ["ssgd", "1"]]
     assert "±" in rows[0][2] and "[" in rows[1][2]
-
-
-def test_intervals_are_those_of_the_textbooks() -> None:
-    mean, half = over_seeds([1.0, 2.0, 3.0])
-    assert (mean, half) == (2.0, pytest.approx(4.302653 / 3**0.5, rel=1e-5))
-    assert over_seeds([5.0]) == (5.0, None)
-    low, high = share_interval(50.0, 100)
-    assert (low, high) == (pytest.approx(40.383, abs=1e-3), pytest.approx(59.617, abs=1e-3))
-    assert share_interval(100.0, 50)[1] == pytest.approx(100.0)
-    assert share_interval(0.0, 50)[0] == pytest.approx(0.0)
 
 
 def test_the_partition_is_the_one_the_run_used(runs: dict[str, Path]) -> None:

@@ -1,9 +1,9 @@
 """The loss around the paths of runs: on the plane of their two principal components, point by point."""
 
 import hashlib
-import json
 import math
 import os
+import re
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,11 +25,12 @@ from straggler.engines.compute import Compute, Pool
 from straggler.experiment import Experiment
 from straggler.problem import Problem, Supervised, one_thread
 from straggler.randomness import rng
-from straggler.record import Record, read_table, write_parquet
+from straggler.record import Record, RecordError, read_table, write_parquet
 
-__all__ = ["Landscape", "Plane", "landscape"]
+__all__ = ["Landscape", "Plane", "landscape", "latest"]
 
 SAVE_SECONDS = 10.0  # what an interrupted grid may lose
+KEPT = re.compile(r"[0-9a-f]{16}-(\d{1,3})-(\d+|all)-(\d+\.\d+)")  # key, grid, samples, margin
 Vectors = NDArray[np.float64]
 Model = tuple[Tensor, Tensor]  # weights and buffers
 
@@ -89,22 +90,64 @@ def landscape(
     progress: Callable[[float, str], None] = lambda done, what: None,
 ) -> Landscape:
     """Evaluate the plane through the snapshots of runs, or read what an earlier call evaluated."""
-    runs = list(records.values())
+    sorted_records = by_content(records)
+    runs = list(sorted_records.values())
     experiment = same_problem(runs)
-    tracks = [track_of(record, report) for record in runs]
-    plane = Plane.through(np.concatenate([track.weights for track in tracks]))
+    plane, tracks = plane_of(runs, report)
     points = layout(plane, tracks, grid, margin)
-    kept = runs[0].path.parent / "landscapes" / f"{key(runs, grid, samples, margin)}.parquet"
+    kept = folder_of(runs) / f"{key(runs)}-{grid}-{samples or 'all'}-{margin}.parquet"
     if kept.is_file():
-        points = read_table(kept)
+        points = read_points(kept, points)
         report(f"goes on from {kept}" if points["loss"].is_null().any() else f"read from {kept}")
     if points["loss"].is_null().any():
         problem = part_of(experiment.problem(data, report), samples, experiment.seed)
         points = evaluate(problem, plane, tracks, points, kept, jobs or os.cpu_count() or 1, report, progress)
-    names = dict(enumerate(records))
-    return Landscape(
-        points.with_columns(pl.col("run").replace_strict(names, return_dtype=pl.String)), plane, samples
+    return Landscape(with_names(points, list(sorted_records), list(records)), plane, samples)
+
+
+def latest(records: Mapping[str, Record], report: Callable[[str], None]) -> Landscape | None:
+    """The latest landscape of just these runs that was kept whole; files that cannot be read are reported."""
+    sorted_records = by_content(records)
+    runs = list(sorted_records.values())
+    files = folder_of(runs).glob(f"{key(runs)}-*.parquet")
+    kept = [(file, asked) for file in files if (asked := KEPT.fullmatch(file.stem))]
+    if not kept:
+        return None
+    plane, tracks = plane_of(runs, report)
+    for file, asked in sorted(kept, key=lambda one: one[0].stat().st_mtime, reverse=True):
+        grid, samples, margin = asked.groups()
+        try:
+            points = read_points(file, layout(plane, tracks, int(grid), float(margin)))
+        except RecordError as error:
+            report(str(error))
+            continue
+        if not points["loss"].is_null().any():
+            points = with_names(points, list(sorted_records), list(records))
+            return Landscape(points, plane, None if samples == "all" else int(samples))
+    return None
+
+
+def plane_of(runs: Sequence[Record], report: Callable[[str], None]) -> tuple[Plane, list[Track]]:
+    tracks = [track_of(record, report) for record in runs]
+    return Plane.through(np.concatenate([track.weights for track in tracks])), tracks
+
+
+def read_points(kept: Path, expected: pl.DataFrame) -> pl.DataFrame:
+    """The points of a file, if they are those that are expected."""
+    points = read_table(kept)
+    places = ["kind", "run", "updates"]
+    if points.schema != expected.schema or not points.select(places).equals(expected.select(places)):
+        raise RecordError(f"{kept} is not the landscape its name says; remove it and compute it again")
+    return points
+
+
+def with_names(points: pl.DataFrame, kept: Sequence[str], wanted: Sequence[str]) -> pl.DataFrame:
+    """Runs by name instead of number, in the order that is wanted; the grid comes last."""
+    names = pl.col("run").replace_strict(dict(enumerate(kept)), return_dtype=pl.String)
+    position = pl.col("run").replace_strict(
+        {name: wanted.index(name) for name in kept}, return_dtype=pl.Int64
     )
+    return points.with_columns(run=names).sort(position, nulls_last=True, maintain_order=True)
 
 
 def same_problem(runs: Sequence[Record]) -> Experiment:
@@ -121,8 +164,6 @@ def same_problem(runs: Sequence[Record]) -> Experiment:
 
 
 def track_of(record: Record, report: Callable[[str], None]) -> Track:
-    if not (record.path / "snapshots.safetensors").is_file():
-        raise InputError(f"{record.path} kept no snapshots; run it again with --snapshots 20")
     kept = record.snapshots()
     weights = kept["weights"].double().numpy()
     good = np.isfinite(weights).all(axis=1)
@@ -137,11 +178,26 @@ def track_of(record: Record, report: Callable[[str], None]) -> Track:
     )
 
 
-def key(runs: Sequence[Record], grid: int, samples: int | None, margin: float) -> str:
-    """What tells one landscape from another: the snapshots themselves, and where it is evaluated."""
-    weights = [hashlib.sha256((run.path / "snapshots.safetensors").read_bytes()).hexdigest() for run in runs]
-    facts = [weights, [run.text for run in runs], grid, samples, margin]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+def by_content(records: Mapping[str, Record]) -> dict[str, Record]:
+    """Runs in an order of their own: in whatever order they are given, they have one landscape."""
+    return dict(sorted(records.items(), key=lambda named: digest(named[1])))
+
+
+def digest(run: Record) -> str:
+    """What tells a path from another: the snapshots themselves, and the settings."""
+    snapshots = run.path / "snapshots.safetensors"
+    if not snapshots.is_file():
+        raise InputError(f"{run.path} kept no snapshots; run it again with --snapshots 20")
+    return hashlib.sha256(snapshots.read_bytes() + run.text.encode()).hexdigest()
+
+
+def key(runs: Sequence[Record]) -> str:
+    """The beginning of the names of these runs' landscapes; where they are evaluated follows it."""
+    return hashlib.sha256("".join(map(digest, runs)).encode()).hexdigest()[:16]
+
+
+def folder_of(runs: Sequence[Record]) -> Path:
+    return runs[0].path.parent / "landscapes"
 
 
 def layout(plane: Plane, tracks: Sequence[Track], grid: int, margin: float) -> pl.DataFrame:

@@ -1,19 +1,18 @@
 """Claims: what a source concluded, as data, and a verdict computed from what was measured here."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import polars as pl
-from scipy import stats
 
-__all__ = ["Claim", "Evidence", "Interval", "Judged", "Statistic", "Verdict", "interval", "judge"]
+from straggler.analysis.intervals import Interval, interval
+
+__all__ = ["Claim", "Evidence", "Judged", "Statistic", "Verdict", "judge"]
 
 Verdict = Literal["replicated", "not replicated", "inconclusive", "not measured"]
 Statistic = Callable[[pl.DataFrame], Mapping[int, float]]  # of the summaries: a number per seed
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -44,23 +43,6 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A mean over seeds and where it may lie, at 95 %; open where one seed cannot tell."""
-
-    mean: float
-    low: float
-    high: float
-    seeds: int
-
-    def __str__(self) -> str:
-        if math.isinf(self.low):
-            return f"{self.mean:.2f}"
-        if self.low == self.high:
-            return f"{self.mean:.2f}"
-        return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]"
-
-
-@dataclass(frozen=True)
 class Judged:
     """A claim, its verdict, and what it rests on."""
 
@@ -69,19 +51,6 @@ class Judged:
     effect: Interval | None
     said: float | None
     causes: tuple[tuple[str, Interval], ...]
-
-
-def interval(values: Sequence[float], spread: float | None = None, exact: bool = False) -> Interval:
-    """Student's t over seeds; with one seed, the spread that is known from elsewhere, or nothing is known."""
-    numbers = np.asarray(values, dtype=float)
-    mean, count = float(numbers.mean()), len(numbers)
-    if exact:
-        return Interval(mean, mean, mean, count)
-    if count > 1:
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * numbers.std(ddof=1) / math.sqrt(count))
-    else:
-        half = math.inf if spread is None else float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * spread
-    return Interval(mean, mean - half, mean + half, count)
 
 
 def judge(claim: Claim, summaries: pl.DataFrame, source: pl.DataFrame) -> Judged:

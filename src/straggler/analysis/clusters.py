@@ -53,9 +53,9 @@ def draw_speedups(axes: Axes, cluster: pl.DataFrame) -> None:
     for position, method in enumerate(cluster["method"].unique(maintain_order=True)):
         mine = cluster.filter(pl.col("method") == method)
         found = [interval(mine.filter(pl.col("workers") == size)["speedup"].to_numpy()) for size in sizes]
-        means, halves = zip(*found, strict=True)
+        means, halves = [one.mean for one in found], [one.bar for one in found]
         axes.errorbar(
-            sizes, means, yerr=np.nan_to_num(halves), label=method, marker="o", markersize=3, capsize=2,
+            sizes, means, yerr=halves, label=method, marker="o", markersize=3, capsize=2,
             linewidth=1.5, **line(position),
         )  # fmt: skip
     axes.set(xlabel="workers", xscale="log", yscale="log")

@@ -16,7 +16,18 @@ from plotly.subplots import make_subplots
 
 from straggler.analysis.style import COLOURS, drawn
 
-__all__ = ["VIEWS", "landscape_figure", "landscape_page"]
+__all__ = [
+    "ABOVE",
+    "VIEWS",
+    "landscape_figure",
+    "landscape_page",
+    "level",
+    "level_ticks",
+    "paths",
+    "subject",
+    "surface",
+    "titled",
+]
 
 VIEWS = ("both", "top", "3d")
 LEVELS = 18
@@ -37,6 +48,17 @@ def heights(losses: Grid) -> Grid:
     """Levels at equal ratios, from the lowest loss to the highest."""
     low, high = float(np.nanmin(losses)), float(np.nanmax(losses))
     return np.geomspace(low, max(high, low * 1.001), LEVELS)
+
+
+def level(losses: Grid) -> Grid:
+    """The height of losses in three dimensions: their logarithm."""
+    return np.log10(np.maximum(losses, 1e-300))
+
+
+def level_ticks(losses: Grid) -> dict[str, list[Any]]:
+    """Where plotly marks the heights of these losses, and with which words."""
+    marked = heights(losses)[:: max(1, LEVELS // 6)]
+    return {"tickvals": np.log10(marked).tolist(), "ticktext": [f"{loss:.3g}" for loss in marked]}
 
 
 def paths(points: pl.DataFrame, kind: str) -> list[tuple[str, pl.DataFrame]]:
@@ -114,14 +136,12 @@ def draw_space(axes: Any, points: pl.DataFrame, explained: Sequence[float]) -> N
     mesh = np.meshgrid(across, up)
     axes.plot_surface(*mesh, np.log10(losses), cmap=COLOUR_MAP, alpha=0.75, linewidth=0, rcount=60, ccount=60)
     for position, (run, track) in enumerate(paths(points, "shadow")):
-        level = np.log10(np.maximum(track["loss"].to_numpy(), 1e-300))
+        place = track["a"], track["b"], pl.Series(level(track["loss"].to_numpy()))
         colour = COLOURS[position % len(COLOURS)]
-        axes.plot(track["a"], track["b"], level, color=colour, marker=".", markersize=3, zorder=5, label=run)
-        axes.plot(
-            track["a"][-1:], track["b"][-1:], level[-1:], color=colour, marker="s", markersize=5, zorder=6
-        )
-    ticks = np.log10(heights(losses)[:: max(1, LEVELS // 6)])
-    axes.set_zticks(ticks, [f"{10**tick:.3g}" for tick in ticks])
+        axes.plot(*place, color=colour, marker=".", markersize=3, zorder=5, label=run)
+        axes.plot(*(axis[-1:] for axis in place), color=colour, marker="s", markersize=5, zorder=6)
+    ticks = level_ticks(losses)
+    axes.set_zticks(ticks["tickvals"], ticks["ticktext"])
     axes.set_xlabel(titled(0, explained), labelpad=6)
     axes.set_ylabel(titled(1, explained), labelpad=8)
     axes.set_zlabel("loss", labelpad=10)
@@ -140,14 +160,8 @@ def landscape_page(points: pl.DataFrame, explained: Sequence[float], samples: in
         subplot_titles=["from above", "surface"],
     )
     across, up, losses = surface(points)
-    level = np.log10(losses)
-    values = np.log10(heights(losses)[:: max(1, LEVELS // 6)])
-    scale = {
-        "tickvals": values.tolist(),
-        "ticktext": [f"{10**value:.3g}" for value in values],
-        "title": "loss",
-    }
-    shared: dict[str, Any] = {"x": across, "y": up, "z": level, "colorscale": PLOTLY_MAP}
+    scale: dict[str, Any] = {"title": "loss", **level_ticks(losses)}
+    shared: dict[str, Any] = {"x": across, "y": up, "z": level(losses), "colorscale": PLOTLY_MAP}
     page.add_trace(
         go.Contour(**shared, ncontours=LEVELS, colorbar=scale | {"x": 0.45}, hoverinfo="skip"), 1, 1
     )
@@ -182,5 +196,5 @@ def add_path(page: Any, run: str, track: pl.DataFrame, shadow: pl.DataFrame, col
         "y": track["b"],
     }
     page.add_trace(go.Scatter(**shared), 1, 1)
-    level = np.log10(np.maximum(shadow["loss"].to_numpy(), 1e-300)) + ABOVE
-    page.add_trace(go.Scatter3d(**shared, z=level, marker={"size": 3}, showlegend=False), 1, 2)
+    height = level(shadow["loss"].to_numpy()) + ABOVE
+    page.add_trace(go.Scatter3d(**shared, z=height, marker={"size": 3}, showlegend=False), 1, 2)

@@ -133,11 +133,11 @@ def draw_errors(axes: Axes, runs: pl.DataFrame, method: str, position: int) -> N
     """One method's line; how many runs of a point did not converge stands beside it."""
     points = []
     for (size,), group in runs.sort("workers").group_by(["workers"], maintain_order=True):
-        mean, half = interval(100 - group["accuracy"].to_numpy())
-        points.append((size, mean, 0.0 if np.isnan(half) else half))
+        found = interval(100 - group["accuracy"].to_numpy())
+        points.append((size, found.mean, found.bar))
         lost = int((~group["converged"]).sum())
         if lost:
-            axes.annotate(f"{lost} NC", (size, mean), (4, 4), textcoords="offset points", fontsize=7)
+            axes.annotate(f"{lost} NC", (size, found.mean), (4, 4), textcoords="offset points", fontsize=7)
     sizes, means, halves = zip(*points, strict=True)
     axes.errorbar(
         sizes, means, yerr=halves, label=method, marker="o", markersize=4, capsize=3, **line(position)

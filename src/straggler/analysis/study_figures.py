@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from straggler.analysis.claims import interval
+from straggler.analysis.intervals import interval
 from straggler.analysis.style import COLOURS, STYLE, STYLES
 
 __all__ = [
@@ -67,11 +67,10 @@ def draw_errors(axes: Axes, runs: pl.DataFrame, method: str, position: int, shif
     points = []
     for (column,), group in runs.group_by("column"):
         found = interval(group["value"].drop_nulls().to_list())
-        points.append((workers_of(str(column)), found.mean, found.high - found.mean))
+        points.append((workers_of(str(column)), found.mean, found.bar))
     if not points:
         return
     x, y, half = (np.array(values) for values in zip(*sorted(points), strict=True))
-    half = np.where(np.isfinite(half), half, 0.0)
     axes.errorbar(
         x * shift, y, yerr=half, label=method, marker="o", markersize=4, capsize=2, **line_style(position)
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 from rich.table import Table
 
-from straggler.analysis.claims import Interval, interval
+from straggler.analysis.intervals import Interval, interval
 from straggler.analysis.markdown import markdown_table
 from straggler.analysis.tables import listing
 
@@ -46,7 +46,7 @@ class Entry:
         """`88.42 ± 0.31`, `NC`, or what of both there is."""
         if self.ours is None:
             return "NC" if self.seeds else ""
-        half = self.ours.high - self.ours.mean
+        half = self.ours.half
         spread = f" ± {half:.2f}" if math.isfinite(half) else ""
         some = f" ({self.failed} of {self.seeds} NC)" if self.failed else ""
         return f"{self.ours.mean:.2f}{spread}{some}"

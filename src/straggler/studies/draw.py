@@ -6,7 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
-from straggler.analysis.claims import Interval, Judged, judge
+from straggler.analysis.claims import Judged, judge
+from straggler.analysis.intervals import Interval
 from straggler.analysis.markdown import markdown_table
 from straggler.analysis.study_tables import Entry, Layout, as_csv, as_latex, as_markdown, entries, time_rows
 from straggler.catalogue import InputError

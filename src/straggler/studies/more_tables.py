@@ -4,7 +4,7 @@ import math
 
 import polars as pl
 
-from straggler.analysis.claims import interval
+from straggler.analysis.intervals import interval
 from straggler.analysis.markdown import markdown_table
 from straggler.studies.asu_numbers import ABLATIONS, BASELINES
 from straggler.studies.epfl_numbers import LOGGED, REPORT

@@ -10,10 +10,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, select_autoescape
 from plotly.offline import get_plotlyjs
 
+from straggler.analysis.intervals import plus_minus, share_interval
 from straggler.analysis.tables import number
 from straggler.web.facts import Facts, labels, shell
 from straggler.web.gallery import gallery
-from straggler.web.intervals import over_seeds, share_interval
 from straggler.web.study import Study
 
 __all__ = ["STATIC", "again", "as_json", "html", "render", "summary_columns", "summary_rows", "title"]
@@ -118,10 +118,7 @@ def summary_rows(runs: Sequence[Facts]) -> list[list[str]]:
 def summary_row(label: str, runs: Sequence[Facts]) -> list[str]:
     def cell(key: str, digits: int) -> str:
         values = [run.summary[key] for run in runs if isinstance(run.summary.get(key), int | float)]
-        if not values:
-            return "–"
-        mean, half = over_seeds([float(value) for value in values])
-        return number(mean, digits) + (f" ± {number(half, digits)}" if half is not None else "")
+        return plus_minus(values, digits) if values else "–"
 
     whole = [cell(key, 0) for key in ("updates", "gradients")]
     return [
@@ -150,14 +147,11 @@ def accuracy_cell(runs: Sequence[Facts]) -> str:
     accuracies = [float(run.summary["test_accuracy"]) for run in learnt]
     missed = len(over) - len(learnt)
     remark = f" ({missed} of {len(over)} NC)" if missed else ""
-    mean, half = over_seeds(accuracies)
-    if half is not None:
-        return f"{number(mean)} ± {number(half)}{remark}"
     samples = counted_on(learnt[0])
-    if not samples or not 0 <= mean <= 100:
-        return number(mean) + remark
-    low, high = share_interval(mean, samples)
-    return f"{number(mean)} [{number(low, 1)}, {number(high, 1)}]{remark}"
+    if len(accuracies) > 1 or not samples or not 0 <= accuracies[0] <= 100:
+        return plus_minus(accuracies) + remark
+    low, high = share_interval(accuracies[0], samples)
+    return f"{number(accuracies[0])} [{number(low, 1)}, {number(high, 1)}]{remark}"
 
 
 def counted_on(run: Facts) -> int:
