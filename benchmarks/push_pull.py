@@ -25,54 +25,18 @@ from simulator import bare_loop, lenet
 from torch.distributed import rpc
 
 from straggler.analysis.tables import listing
-from straggler.core import Arrival, Gradient
+from straggler.core import Arrival
 from straggler.delays import Durations
 from straggler.engines.processes import Processes
 from straggler.engines.ray_cluster import RayCluster, join
 from straggler.engines.real_time import RealTime
 from straggler.experiment import Experiment
-from straggler.problem import Chunk, one_thread
+from straggler.problem import Nothing, one_thread
 from straggler.train import Budget, train
 
 console = Console()
 WORKERS = 2
 ENGINES: dict[str, type[RealTime]] = {"processes": Processes, "ray": RayCluster}
-
-
-class Still:
-    """A model of a size, whose gradient is at hand: what is left is the way there and back."""
-
-    classes: tuple[str, ...] = ()
-    samples = 10**9  # so that no epoch ends
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def initial(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.zeros(self.size), torch.empty(0)
-
-    def batch_samples(self, worker: int, index: int) -> int:
-        return 1
-
-    def batches(self, worker: int) -> int:
-        return 1
-
-    def gradient(self, x: torch.Tensor, buffers: torch.Tensor, worker: int, index: int) -> Gradient:
-        if not hasattr(self, "found"):
-            self.found = Gradient(torch.ones(self.size), 0.0, buffers)
-        return self.found
-
-    def chunks(self, split: str) -> int:
-        return 0
-
-    def evaluate(self, x: torch.Tensor, buffers: torch.Tensor, split: str, chunk: int) -> Chunk:
-        return Chunk(0.0, 1)
-
-    def labels(self, split: str) -> None:
-        return None
-
-    def named(self, x: torch.Tensor, buffers: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {}
 
 
 def no_delay(workers: int = WORKERS) -> Durations:
@@ -84,7 +48,7 @@ class Ours:
     """One of our engines, up and warm; asked again, it goes on."""
 
     def __init__(self, kind: str, size: int) -> None:
-        problem = Still(size)
+        problem = Nothing(size)
         self.engine: Any = ENGINES[kind](problem, no_delay(), WORKERS)
         self.server = Experiment(workers=WORKERS, lr=1e-6, momentum=0).server(problem)
         self(8)  # memory that is touched for the first time costs more than the copy

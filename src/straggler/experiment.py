@@ -152,11 +152,12 @@ class Experiment(BaseModel):
             raise ValueError(
                 f"stop=each counts each worker's share, which {budgets[0]} have not; give epochs or gradients"
             )
-        if self.min_workers is not None and (self.min_workers > self.workers or self.stop == "each"):
-            raise ValueError(
-                f"workers=({self.min_workers}, {self.workers}): the least comes first, and stop=each needs "
-                f"everybody to the end; swap them, or use stop=all"
-            )
+        if self.min_workers is not None:
+            pair = f"workers=({self.min_workers}, {self.workers})"
+            if self.min_workers > self.workers:
+                raise ValueError(f"{pair}: the least comes first; swap them")
+            if self.stop == "each":
+                raise ValueError(f"{pair}: with stop=each everybody has a share to do; use stop=all")
         if METHODS[self.method].single and self.workers != 1:
             raise ValueError(
                 f"{self.method} has one worker, not {self.workers}; use workers=1, or asgd or ssgd"

@@ -265,12 +265,12 @@ class Nothing:
     classes: tuple[str, ...] = ()
     samples = 10**9  # so that no epoch ends
 
-    def __init__(self) -> None:
-        self.zero = torch.zeros(1)
-        self.nothing = Gradient(self.zero, 0.0, self.zero[:0])
+    def __init__(self, size: int = 1) -> None:
+        self.zero = torch.zeros(size)
+        self.nothing = Gradient(self.zero, 0.0, torch.empty(0))
 
     def initial(self) -> tuple[Tensor, Tensor]:
-        return self.zero, self.zero[:0]
+        return self.zero, self.nothing.buffers
 
     def batch_samples(self, worker: int, index: int) -> int:
         return 1

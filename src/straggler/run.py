@@ -50,6 +50,8 @@ def run(
     with one_thread():
         compute = Pool(problem, machine.jobs) if machine.jobs > 1 or watch.beside else Compute(problem)
         with closing(compute), closing(make_engine(compute, machine, recorder)) as engine:
+            if watch.beside:  # or the first evaluations would be computed here after all
+                compute.wait_until_ready()
             observer = Observer(server, compute, budget, recorder, watch)
             keeper = Keeper(machine.every, server, engine, observer, recorder)
             keeper.restore(resumed) if resumed else observer.begin()
@@ -92,8 +94,8 @@ def ray_cluster(
     def make(compute: Compute, machine: Machine, recorder: Recorder) -> RayCluster:
         machine.report(f"joins Ray at {machine.address}" if machine.address else "starts Ray on this machine")
         failed = failure_report(machine, recorder)
-        where = (machine.address, machine.resources)
-        return RayCluster(compute.problem, durations, workers, least, machine.worker_timeout, failed, *where)
+        timeout, where = machine.worker_timeout, {"address": machine.address, "resources": machine.resources}
+        return RayCluster(compute.problem, durations, workers, least, timeout, failed, **where)
 
     return make
 

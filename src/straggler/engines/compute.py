@@ -44,6 +44,9 @@ class Compute:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
+    def wait_until_ready(self) -> None:
+        """It is."""
+
     def gradient_task(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Task:
         return Task(("gradient", worker, index), x, buffers)
 

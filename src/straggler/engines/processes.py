@@ -1,20 +1,17 @@
 """Real time on this machine: a process per worker, models and gradients in shared memory, the server here."""
 
-import math
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from select import select
 from selectors import EVENT_READ, DefaultSelector
 from struct import Struct
+from typing import Any
 
 from straggler.core import Arrival, Gradient
-from straggler.delays import Durations
 from straggler.engines.child import Child, Inside, Layout
 from straggler.engines.real_time import RealTime, Running, WorkerError
 from straggler.engines.shared_memory import SharedMemory, pack
-from straggler.problem import Problem
 
 __all__ = ["Processes", "work"]
 
@@ -26,37 +23,26 @@ RESULT = Struct("<qdd?")  # launch, loss, seconds of computing, or False: a trac
 class Processes(RealTime):
     """Workers are child processes: a death is an end of file."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        durations: Durations,
-        workers: int,
-        least: int | None = None,
-        timeout: float = math.inf,
-        failed: Callable[[float, int, str], None] = lambda time, worker, what: None,
-    ) -> None:
-        super().__init__(problem, durations, workers, least, timeout, failed)
-        x, buffers = problem.initial()
-        self._layout = Layout(x.numel(), buffers.numel(), x.dtype)
-        payload, self._shared = pack(problem)
-        self._packed = SharedMemory(len(payload))
-        self._packed.bytes[: len(payload)] = payload
+    def _open(self, **where: Any) -> None:
         self._selector = DefaultSelector()
         self._children: dict[int, Child] = {}
-        for worker in range(workers):
-            self._begin(worker)
-        self._wait_until_ready()
+        self._memory: list[SharedMemory] = []  # the packed problem, then what it refers to
+        x, buffers = self.problem.initial()
+        self._layout = Layout(x.numel(), buffers.numel(), x.dtype)
+        payload, shared = pack(self.problem)
+        self._memory = [SharedMemory(len(payload)), *shared]
+        self._memory[0].bytes[: len(payload)] = payload
 
     def close(self) -> None:
         for child in self._children.values():
             child.close()
-        for memory in (self._packed, *self._shared):
+        for memory in self._memory:
             memory.close()
         self._selector.close()
 
     def _begin(self, worker: int) -> None:
-        inherited = [memory.fd for memory in self._shared]
-        child = Child("processes:work", self._packed, inherited, self._layout, SEATS)
+        packed, *shared = self._memory
+        child = Child("processes:work", packed, [memory.fd for memory in shared], self._layout, SEATS)
         self._selector.register(child.connection, EVENT_READ, worker)
         self._children[worker] = child
 

@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,6 @@ from torch import Tensor
 
 from straggler.catalogue import InputError
 from straggler.core import Arrival, Gradient
-from straggler.delays import Durations
 from straggler.engines.flat_pickle import Bytes, flatten, restore
 from straggler.engines.real_time import RealTime, Running, WorkerError
 from straggler.problem import Problem
@@ -89,36 +88,19 @@ class RayCluster(RealTime):
     newer job begins at once.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        durations: Durations,
-        workers: int,
-        least: int | None = None,
-        timeout: float = math.inf,
-        failed: Callable[[float, int, str], None] = lambda time, worker, what: None,
-        address: str | None = None,
-        resources: Mapping[str, float] | None = None,
-    ) -> None:
-        super().__init__(problem, durations, workers, least, timeout, failed)
-        resources = {"CPU": 1.0, **(resources or {})}
-        size = problem.initial()[0].nbytes
+    def _open(self, **where: Any) -> None:
+        resources: dict[str, float] = {"CPU": 1.0, **(where.get("resources") or {})}
+        size = self.problem.initial()[0].nbytes
         self._by_store = size > ALONG
         self._pieces = 1 if self._by_store else max(1, -(-size // PIECE))
         self._seats: dict[int, Seat] = {}
         self._held: dict[int, tuple[float, Gradient, float]] = {}  # finished, not to arrive before a time
         self._models: list[tuple[Tensor, Any]] = []  # those in the object store
-        self._joined = join(address, workers, resources)
-        try:
-            check_room(self.least, resources)
-            self._actor = actor_class(resources)
-            self._problem = ray.put(flatten(problem))
-            for worker in range(workers):
-                self._begin(worker)
-            self._wait_until_ready()
-        except BaseException:
-            self.close()
-            raise
+        self._joined = False  # until it has
+        self._joined = join(where.get("address"), self.workers, resources)
+        check_room(self.least, resources)
+        self._actor = actor_class(resources)
+        self._problem = ray.put(flatten(self.problem))
 
     def close(self) -> None:
         for seat in self._seats.values():

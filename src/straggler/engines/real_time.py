@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from straggler.core import Arrival, Change, Gradient, Job
 from straggler.delays import Durations
@@ -44,6 +45,7 @@ class RealTime:
         least: int | None = None,
         timeout: float = math.inf,
         failed: Callable[[float, int, str], None] = lambda time, worker, what: None,
+        **where: Any,
     ) -> None:
         self.problem, self.durations, self.timeout, self.failed = problem, durations, timeout, failed
         self.workers, self.restarts = workers, 0
@@ -55,6 +57,14 @@ class RealTime:
         self._changes: deque[tuple[int, bool]] = deque()  # of which the server does not know yet
         self._failures: deque[float] = deque()
         self._began = time.monotonic()
+        try:
+            self._open(**where)
+            for worker in range(workers):
+                self._begin(worker)
+            self._wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def now(self) -> float:
@@ -89,6 +99,14 @@ class RealTime:
         return None
 
     # What an engine adds.
+
+    def _open(self, **where: Any) -> None:
+        """Prepare what workers need; takes what else says where the engine is."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End everything, also if `_open` did not come to its end."""
+        raise NotImplementedError
 
     def _ready(self, worker: int) -> bool:
         """Whether the process of a worker is up."""

@@ -9,7 +9,8 @@ from straggler.engines.compute import Compute, Task
 
 __all__ = ["Simulator"]
 
-Entry = tuple[float, int, int, float, Job, Task]  # time, worker and launch decide the order of arrivals
+# time, worker and launch decide the order of arrivals; then when it started, and what it is spent on
+Entry = tuple[float, int, int, float, float, float, Job, Task]
 
 
 class Simulator:
@@ -36,23 +37,22 @@ class Simulator:
         self._current[job.worker] = task
         started = self.started[job.worker] = self._resumed.pop(job.worker, self.now)
         self.launches[job.worker] = job.launch
-        time = started + self.durations(job.worker, job.launch)
-        entry = (time, job.worker, job.launch, started, job, task)
+        compute, delay = self.durations.parts(job.worker, job.launch)
+        time = started + (compute + delay)
+        entry = (time, job.worker, job.launch, started, compute, delay, job, task)
         heappush(self._queue, entry)
         if self.compute.looks_ahead:
             heappush(self._unstarted, entry)
 
     def next(self) -> Arrival | None:
         while self._queue:
-            time, worker, _, started, job, task = heappop(self._queue)
+            time, worker, _, started, compute, delay, job, task = heappop(self._queue)
             if self._current.get(worker) is task:
                 del self._current[worker]
                 self.now = time
                 samples = self.compute.problem.batch_samples(worker, job.index)
                 fetch, ignore = partial(self._result, task), partial(self.compute.abandon, task)
-                return Arrival(
-                    job, started, time, samples, fetch, ignore, *self.durations.parts(worker, job.launch)
-                )
+                return Arrival(job, started, time, samples, fetch, ignore, compute, delay)
         return None
 
     def close(self) -> None:
