@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,7 +17,7 @@ from straggler.catalogue import InputError
 from straggler.cli.study import sweep
 from straggler.experiment import Experiment
 from straggler.record import Record
-from straggler.sweeps.cells import Cell, grid, read_sweep, tasks
+from straggler.sweeps.cells import Cell, Task, grid, read_sweep, tasks
 from straggler.sweeps.conduct import conduct, plan
 from straggler.sweeps.display import Display, duration
 from straggler.sweeps.fleet import Fleet
@@ -108,6 +109,23 @@ def test_rows_of_earlier_times_stay_until_the_cell_is_run_again(tmp_path: Path) 
     assert known(tmp_path).select("row", "value").rows() == [("a", 3.0), ("b", 2.0)]
 
 
+def test_a_row_stands_for_its_own_experiment_and_for_what_is_kept_of_it(tmp_path: Path) -> None:
+    def task(**settings: Any) -> Task:
+        return tasks([Cell({"row": "a"}, TINY | settings)], [0])[0]
+
+    summaries = Summaries(tmp_path, ["row"])
+    summaries.add(task(), {"test_accuracy": 1.0})
+    summaries.write()
+    assert Summaries(tmp_path, ["row"]).hold(task())
+    assert not Summaries(tmp_path, ["row"]).hold(task(lr=0.2))
+    assert not Summaries(tmp_path, ["row"]).hold(tasks([Cell({"row": "b"}, TINY)], [0])[0])
+    with_curve = tasks([Cell({"row": "a"}, TINY, keep=("curve",))], [0])[0]
+    assert not Summaries(tmp_path, ["row"]).hold(with_curve)
+    summaries.add(with_curve, {"test_accuracy": 1.0, "curve": [{"epochs": 1.0}]})
+    summaries.write()
+    assert Summaries(tmp_path, ["row"]).hold(with_curve)
+
+
 def test_time_left_follows_from_the_work_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -141,6 +159,8 @@ def test_a_sweep_keeps_going_past_a_bad_cell_and_does_nothing_twice(tmp_path: Pa
     conduct(again, tmp_path / "results", QUIET)
     assert known(tmp_path / "results").equals(first)
     assert {path: path.stat().st_mtime_ns for path in files} == files
+    elsewhere = plan("x", cells[:1], [0, 1, 2], tmp_path / "elsewhere", jobs=1, results=tmp_path / "results")
+    assert [task.seed for task in elsewhere.missing] == [2] and elsewhere.known == 2
     courses = pl.read_parquet(tmp_path / "results" / "courses.parquet")
     assert courses.group_by("id", "worker").len().height == 2 * 4
 

@@ -90,7 +90,7 @@ def study(
     failed = 0
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)
-        failed = carry_out(plan(title, cells, range(count), runs, data, jobs), folder, dry_run)
+        failed = carry_out(plan(title, cells, range(count), runs, data, jobs, folder), folder, dry_run)
     if quick and not dry_run:
         out.print(listing("rehearsal", *sweep_rows(known(folder), ["table", "protocol", "row", "column"])))
     elif not dry_run and (draw_only or known(folder).height):
@@ -131,7 +131,7 @@ def sweep(
     """
     cells, seeds = read_sweep(file)
     folder = results or Path("results") / file.stem
-    planned = plan(file.stem, cells, seeds, runs, data, jobs)
+    planned = plan(file.stem, cells, seeds, runs, data, jobs, folder)
     failed = carry_out(planned, folder, dry_run)
     if not dry_run and known(folder).height:
         out.print(listing(file.stem, *sweep_rows(known(folder), labels_of(planned.tasks))))
@@ -140,9 +140,9 @@ def sweep(
 
 def carry_out(plan: Plan, results: Path, dry_run: bool) -> int:
     """Run a plan, or only say what it is; how many runs failed."""
-    seeds = counted(len({task.seed for task in plan.tasks}), "seed")
+    seeds, runs = counted(len(plan.seeds), "seed"), counted(len(plan.tasks) + plan.known, "run")
     out.print(
-        f"{plan.name}: {counted(len(plan.tasks), 'run')}, {seeds}, {len(plan.missing)} missing: "
+        f"{plan.name}: {runs}, {seeds}, {len(plan.missing)} missing: "
         f"about {duration(plan.seconds)} with {counted(plan.jobs, 'process', 'es')}",
         soft_wrap=True,
     )

@@ -32,6 +32,7 @@ class Plan:
     runs: Path
     data: Path | None = None
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
+    known: int = 0  # runs that are only in the results: their records are elsewhere or gone
 
     @property
     def missing(self) -> list[Task]:
@@ -51,17 +52,23 @@ def plan(
     runs: Path,
     data: Path | None = None,
     jobs: int | None = None,
+    results: Path | None = None,
 ) -> Plan:
-    """Each seed's runs after the last one's; within a seed table by table, the longest first."""
+    """Each seed's runs after the last one's; within a seed table by table, the longest first.
+
+    What is in the results needs no run, even if its record is on another machine.
+    """
     cells = list(cells)
-    found = tasks(cells, seeds)
+    every = tasks(cells, seeds)
     watch = Stopwatch(runs, data)
-    for task in found:
+    for task in every:
         task.seconds = watch.estimate(task)
+    summaries = Summaries(results, labels_of(every)) if results else None
+    found = [task for task in every if not (task.seconds and summaries and summaries.hold(task))]
     tables = list(dict.fromkeys(cell.labels.get("table") for cell in cells))
     rank = {table: position for position, table in enumerate(tables)}
     found.sort(key=lambda task: (task.seed, rank[task.cells[0].labels.get("table")], -task.seconds))
-    return Plan(name, found, seeds, runs, data, jobs or os.cpu_count() or 1)
+    return Plan(name, found, seeds, runs, data, jobs or os.cpu_count() or 1, len(every) - len(found))
 
 
 def conduct(plan: Plan, results: Path, console: Console) -> dict[str, str]:

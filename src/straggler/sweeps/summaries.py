@@ -1,6 +1,7 @@
 """A sweep's results on disk: one row per cell and seed, small enough to be kept with the code."""
 
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,22 @@ class Summaries:
         self.folder, self.labels = folder, tuple(labels)
         self._new: list[dict[str, Any]] = []
         self._series: dict[str, list[dict[str, Any]]] = {name: [] for name in SERIES}
+
+    def hold(self, task: Task) -> bool:
+        """Whether every cell of a task has its row of this very experiment, and what is kept beside it."""
+        cells = {(task.id, *(cell.labels.get(label) for label in self.labels)) for cell in task.cells}
+        beside = {(task.id, name) for name in task.keep if name in SERIES}
+        return cells <= self._rows and beside <= self._beside
+
+    @cached_property
+    def _rows(self) -> set[tuple[Any, ...]]:
+        table, columns = known(self.folder), ["id", *self.labels]
+        return set(table.select(columns).rows()) if set(columns) <= set(table.columns) else set()
+
+    @cached_property
+    def _beside(self) -> set[tuple[str, str]]:
+        tables = {name: series(self.folder, f"{name}s") for name in SERIES}
+        return {(id, name) for name, table in tables.items() if len(table) for id in table["id"].unique()}
 
     def add(self, task: Task, facts: Facts) -> None:
         row = {key: value for key, value in facts.items() if key not in SERIES}
