@@ -224,7 +224,7 @@ def recovery(times: int) -> None:
 
 
 def process_of_first(engine: Any) -> int:
-    return int(engine._seats[0].pid if isinstance(engine, RayCluster) else engine._children[0].process.pid)
+    return int(engine._seats[0].pid if isinstance(engine, RayCluster) else engine._children[0].pid)
 
 
 class Recovered(Exception):

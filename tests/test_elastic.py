@@ -146,7 +146,7 @@ def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> Non
         for victim in (3, 1, 2, 0):
             over.wait(1.2)
             if made and made[0]._children[victim].ready:
-                os.kill(made[0]._children[victim].process.pid, signal.SIGKILL)
+                os.kill(made[0]._children[victim].pid, signal.SIGKILL)
 
     original = Processes.__init__
 

@@ -227,9 +227,7 @@ def harm(
 
 
 def process_of(engine: Any, worker: int) -> int:
-    return int(
-        engine._seats[worker].pid if isinstance(engine, RayCluster) else engine._children[worker].process.pid
-    )
+    return int(engine._seats[worker].pid if isinstance(engine, RayCluster) else engine._children[worker].pid)
 
 
 @pytest.mark.timeout(600)  # a busy machine starts sixty processes slowly

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from straggler.engines.compute import Compute, Pool, Task
+from straggler.engines.nursery import nursery
 from straggler.engines.shared_memory import pack
 from straggler.evaluation import Evaluation
 from straggler.experiment import Experiment
@@ -119,7 +120,7 @@ def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
             for number, task in enumerate(tasks):
                 pool.ahead(upcoming)
                 if number in (3, 11, 20):
-                    os.kill(pool._children[number % 2].process.pid, signal.SIGKILL)
+                    os.kill(pool._children[number % 2].pid, signal.SIGKILL)
                 assert torch.equal(pool.result(task).vector, here.result(task).vector)
         finally:
             pool.close()
@@ -166,13 +167,14 @@ def test_an_exception_in_the_users_model_comes_back_with_its_traceback() -> None
 
 def test_closing_leaves_no_process_and_no_open_file() -> None:
     problem = Experiment(dataset="digits", workers=2).problem()
+    nursery()  # stays, for the next pool
     gc.collect()
     before = open_files()
     pool = ready(Pool(problem, 2))
-    processes = [child.process for child in pool._children]
+    pids = [child.pid for child in pool._children]
     pool.close()
-    assert all(process.poll() is not None for process in processes)
-    del pool, processes
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    del pool
     gc.collect()  # memory that a tensor lies on is unmapped with the tensor
     assert open_files() == before
 

@@ -3,9 +3,8 @@
 import os
 import pickle
 import socket
-import subprocess
-import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -15,13 +14,11 @@ import torch
 from torch import Tensor
 
 from straggler.core import Gradient
+from straggler.engines.nursery import born
 from straggler.engines.shared_memory import SharedMemory, attach, tensor_in
 from straggler.problem import Chunk, Problem
 
 __all__ = ["Child", "Inside", "Layout", "Seat", "perform"]
-
-# A gradient's memory is kept for the next one; given back to the system it would cost a sixth of the time.
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "1073741824"}
 
 
 def perform(problem: Problem, call: tuple[Any, ...], x: Tensor, buffers: Tensor) -> Gradient | Chunk:
@@ -68,35 +65,37 @@ class Child:
     """One process of the pool, with its connection and its seats."""
 
     def __init__(
-        self, main: str, problem: SharedMemory, inherited: list[int], layout: Layout, depth: int
+        self,
+        main: Callable[[int, int], None],
+        problem: SharedMemory,
+        inherited: list[int],
+        layout: Layout,
+        depth: int,
     ) -> None:
         memory = SharedMemory(depth * layout.bytes)
         ours, theirs = socket.socketpair()
-        module, function = main.split(":")
-        command = (  # Ctrl-C is the parent's to handle, also while the child still imports
-            "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-            f"from straggler.engines.{module} import {function}; {function}({theirs.fileno()}, {memory.fd})"
-        )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", command],
-            pass_fds=[theirs.fileno(), memory.fd, problem.fd, *inherited],
-            env=os.environ | KEEP_MEMORY | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        arguments = (theirs.fileno(), memory.fd)
+        self._nursery, self._number = born(main, arguments, [*arguments, problem.fd, *inherited])
+        self.pid: int | None = None  # until it is ready
+        self.exit_code = 0  # until it has ended
         theirs.close()
         self.connection = Connection(ours.detach())
         self.connection.send((problem.fd, layout, depth))
         self.seats = [Seat(self, number, *layout.tensors(memory.bytes, number)) for number in range(depth)]
         memory.close()
-        self.ready = False
+
+    @property
+    def ready(self) -> bool:
+        return self.pid is not None
 
     @property
     def load(self) -> float:
         return sum(seat.task is not None for seat in self.seats) if self.ready else len(self.seats)
 
     def close(self) -> None:
-        self.connection.close()
-        self.process.kill()  # it holds nothing that could be lost
-        self.process.wait()
+        if not self.connection.closed:
+            self.connection.close()
+            self.exit_code = self._nursery.end(self._number)  # it holds nothing that could be lost
 
 
 class Inside:
@@ -109,7 +108,7 @@ class Inside:
         self.problem: Problem = pickle.loads(attach(problem_fd))
         memory = attach(memory_fd)
         self.seats = [layout.tensors(memory, number) for number in range(depth)]
-        self.connection.send(None)  # ready
+        self.connection.send(os.getpid())  # ready
 
     def __enter__(self) -> Self:
         return self

@@ -108,9 +108,8 @@ class Pool(Compute):
         self._deaths = 0
 
     def _spawn(self) -> Child:
-        child = Child(
-            "compute:serve", self._problem, [memory.fd for memory in self._shared], self._layout, DEPTH
-        )
+        inherited = [memory.fd for memory in self._shared]
+        child = Child(serve, self._problem, inherited, self._layout, DEPTH)
         self._selector.register(child.connection, EVENT_READ, child)
         return child
 
@@ -196,8 +195,8 @@ class Pool(Compute):
             except (EOFError, OSError):
                 self._replace(child)
                 continue
-            if message is None:
-                child.ready = True
+            if isinstance(message, int):
+                child.pid = message
                 continue
             self._deaths = 0
             number, outcome = message
@@ -223,7 +222,7 @@ class Pool(Compute):
         self._deaths += 1
         if self._deaths > RESPAWNS:
             raise RuntimeError(
-                f"processes of the pool keep dying (last exit code {child.process.returncode}; "
+                f"processes of the pool keep dying (last exit code {child.exit_code}; "
                 f"-9 is often a lack of memory): use fewer with --jobs"
             )
         unfinished = [

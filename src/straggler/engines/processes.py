@@ -1,23 +1,17 @@
 """Real time on this machine: a process per worker, models and gradients in shared memory, the server here."""
 
 import os
-import time
 from contextlib import suppress
-from select import select
 from selectors import EVENT_READ, DefaultSelector
-from struct import Struct
 from typing import Any
 
 from straggler.core import Arrival, Gradient
-from straggler.engines.child import Child, Inside, Layout
+from straggler.engines.child import Child, Layout
 from straggler.engines.real_time import RealTime, Running, WorkerError
 from straggler.engines.shared_memory import SharedMemory, pack
+from straggler.engines.worker import JOB, RESULT, SEATS, receive, work
 
-__all__ = ["Processes", "work"]
-
-SEATS = 2  # a newer job does not overwrite what an older one is still computed from
-JOB = Struct("<qqqd")  # launch, worker, index, injected delay; pickles would cost more than the copies
-RESULT = Struct("<qdd?")  # launch, loss, seconds of computing, or False: a traceback follows
+__all__ = ["Processes"]
 
 
 class Processes(RealTime):
@@ -42,7 +36,7 @@ class Processes(RealTime):
 
     def _begin(self, worker: int) -> None:
         packed, *shared = self._memory
-        child = Child("processes:work", packed, [memory.fd for memory in shared], self._layout, SEATS)
+        child = Child(work, packed, [memory.fd for memory in shared], self._layout, SEATS)
         self._selector.register(child.connection, EVENT_READ, worker)
         self._children[worker] = child
 
@@ -50,7 +44,7 @@ class Processes(RealTime):
         child = self._children[worker]
         self._selector.unregister(child.connection)
         child.close()
-        return f"exit code {child.process.returncode}"
+        return f"exit code {child.exit_code}"
 
     def _ready(self, worker: int) -> bool:
         return self._children[worker].ready
@@ -80,7 +74,7 @@ class Processes(RealTime):
         child, running = self._children[worker], self._running.get(worker)
         try:
             if not child.ready:
-                child.ready = child.connection.recv() is None
+                child.pid = child.connection.recv()
                 self._is_up(worker)
                 return None
             launch, loss, compute, fine = RESULT.unpack(receive(child.connection.fileno(), RESULT.size))
@@ -95,38 +89,3 @@ class Processes(RealTime):
         seat = child.seats[launch % SEATS]
         buffers = seat.buffers_after.clone() if len(seat.buffers_after) else seat.buffers_after
         return self._arrive(worker, Gradient(seat.gradient.clone(), loss, buffers), compute)
-
-
-def receive(fd: int, size: int) -> bytes:
-    """So many bytes from the other end; what is written at once nearly always comes at once."""
-    message = os.read(fd, size)
-    while 0 < len(message) < size:
-        more = os.read(fd, size - len(message))
-        message = message + more if more else b""
-    if not message:
-        raise EOFError
-    return message
-
-
-def work(connection_fd: int, memory_fd: int) -> None:
-    """A worker: compute the newest job, wait its delay unless a newer one comes, deliver."""
-    with suppress(EOFError, OSError), Inside(connection_fd, memory_fd) as inside:
-        while True:
-            launch, worker, index, delay = JOB.unpack(receive(connection_fd, JOB.size))
-            if newer(connection_fd, 0.0):
-                continue
-            began = time.perf_counter()
-            outcome = inside.answer(launch % SEATS, ("gradient", worker, index))
-            compute = time.perf_counter() - began
-            if newer(connection_fd, delay):
-                continue
-            if isinstance(outcome, float):
-                os.write(connection_fd, RESULT.pack(launch, outcome, compute, True))
-            else:
-                os.write(connection_fd, RESULT.pack(launch, 0.0, compute, False))
-                inside.connection.send(outcome)
-
-
-def newer(fd: int, seconds: float) -> bool:
-    """Whether another job comes within so many seconds."""
-    return bool(select([fd], [], [], seconds)[0])
