@@ -23,6 +23,7 @@ from straggler.replay import replay
 from straggler.train import Budget, train
 
 DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp(hidden=[16])", "lr": 0.01, "eval_every": 0}
+WAITING = [("policy", text) for text in ("hybrid(5, 0)", "hybrid(3, 0)", "hybrid(2, 1)", "ssp(bound=0)")]
 PARALLEL = [name for name, method in METHODS.items() if not method.single]
 
 
@@ -59,8 +60,8 @@ class Restless:
     def close(self) -> None: ...
 
 
-def restless(method: str, seed: int, **more: Any) -> tuple[Any, list[Any]]:
-    experiment = Experiment(dataset="quadratic(noise=1)", method=method, workers=5, lr=0.01, **more)
+def restless(seed: int, **settings: Any) -> tuple[Any, list[Any]]:
+    experiment = Experiment(dataset="quadratic(noise=1)", workers=5, lr=0.01, **settings)
     problem = experiment.problem()
     durations = Durations(experiment.compute, [], 5, seed)
     server, seen = experiment.server(problem), []  # type: ignore[var-annotated]
@@ -71,10 +72,10 @@ def restless(method: str, seed: int, **more: Any) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("method", PARALLEL)
-def test_nobody_waits_for_the_departed(method: str, seed: int) -> None:
+@pytest.mark.parametrize("key, value", [*(("method", name) for name in PARALLEL), *WAITING])
+def test_nobody_waits_for_the_departed(key: str, value: str, seed: int) -> None:
     """Under every policy a run with restless workers comes to its end: `train` raises if all are idle."""
-    server, seen = restless(method, seed, compute="exponential(mean=1)")
+    server, seen = restless(seed, compute="exponential(mean=1)", **{key: value})
     changes = [what for what, *_ in seen if isinstance(what, Change)]
     assert {change.joined for change in changes} == {True, False}
     assert server.gradients == 400
@@ -173,8 +174,8 @@ def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("method", PARALLEL)
 def test_the_same_coming_and_going_gives_the_same_bits(method: str) -> None:
-    one, _ = restless(method, 0, compute="gamma(1, 0.5)")
-    two, _ = restless(method, 0, compute="gamma(1, 0.5)")
-    other, _ = restless(method, 1, compute="gamma(1, 0.5)")
+    one, _ = restless(0, method=method, compute="gamma(1, 0.5)")
+    two, _ = restless(0, method=method, compute="gamma(1, 0.5)")
+    other, _ = restless(1, method=method, compute="gamma(1, 0.5)")
     bits = [weights_sha256(server.x, server.buffers) for server in (one, two, other)]
     assert bits[0] == bits[1] != bits[2]
