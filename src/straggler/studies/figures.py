@@ -5,6 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from straggler.analysis import study_figures as draw
+from straggler.studies.epfl_landscape import landscape_figures
 from straggler.studies.gap_aware_numbers import MAP, MAP_LRS
 from straggler.sweeps.summaries import series
 
@@ -16,7 +17,7 @@ def of(summaries: pl.DataFrame, *tables: str) -> pl.DataFrame:
 
 
 def epfl_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
-    """Ours beside the report's, and figures 3 to 5: the course of three runs."""
+    """Ours beside the report's, figures 3 to 5 (the course of three runs), and 1, 2 and 7 (landscapes)."""
     tables = [(f"Table {name}", of(summaries, name)) for name in ("II", "III", "IV")]
     tables += [("Tables V to VII", of(summaries, "V", "VI", "VII"))]
     found = [draw.beside_source([(t, runs) for t, runs in tables if len(runs)], results / "beside.png")]
@@ -31,7 +32,8 @@ def epfl_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
         )
         if len(course):
             runs[f"{title} (as coded)"] = course
-    return found + ([draw.courses(runs, results / "courses.png")] if runs else [])
+    found += [draw.courses(runs, results / "courses.png")] if runs else []
+    return found + landscape_figures(results)
 
 
 def asu_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
