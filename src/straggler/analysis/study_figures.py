@@ -233,7 +233,7 @@ def beside_source(tables: Sequence[tuple[str, pl.DataFrame]], path: Path) -> Pat
                     "marker": MARKERS[place % len(MARKERS)],
                     "alpha": 0.75,
                 }
-                axes.scatter(mine["source"], mine["value"], label=protocol, s=18, alpha=0.75, **style)
+                axes.scatter(mine["source"], mine["value"], label=protocol, s=18, **style)
             ends = [*means["source"], *means["value"]] or [0.0, 100.0]
             low, high = min(ends) - 2, max(ends) + 2
             axes.plot([low, high], [low, high], color="0.5", linewidth=0.8)
