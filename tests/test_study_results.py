@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from straggler.analysis.study_figures import with_curves
+from straggler.cli import study as command
 from straggler.cli.study import show
 from straggler.experiment import Experiment
 from straggler.studies import ASU, EPFL, GAP_AWARE, STUDIES, Study
@@ -152,6 +155,15 @@ def test_a_study_is_drawn_whole_from_its_committed_results(tmp_path: Path) -> No
         assert (tmp_path / f"{figure}.png").stat().st_size > 10_000 and f"({figure}.png)" in page
 
 
+def test_a_run_that_diverged_stays_in_the_mean_over_training() -> None:
+    runs = pl.DataFrame([CELL | {"id": id, "seed": seed} for seed, id in enumerate(("whole", "short"))])
+    points = [("whole", 0.0, 90.0), ("whole", 1.0, 40.0), ("whole", 2.0, 20.0), ("short", 0.0, 90.0)]
+    points += [("short", 0.3, 88.0)]
+    curves = pl.DataFrame(points, schema=["id", "epochs", "error"], orient="row")
+    seen = with_curves(runs, curves).sort("id", "epochs").select("id", "epochs", "error").rows()
+    assert seen == [("short", 0.0, 90.0), ("short", 1.0, 88.0), ("short", 2.0, 88.0), *points[:3]]
+
+
 # Figures 1, 2 and 7: what five runs together give.
 
 
@@ -208,6 +220,21 @@ def test_a_run_without_a_path_is_said_and_the_others_are_drawn(
     surveyed(cells, tmp_path, told.append)
     assert any("five momenta" in line and "snapshots" in line for line in told)
     assert set(pl.read_parquet(tmp_path / "results" / FILE)["view"]) == {"without m = 0.99"}
+
+
+def test_the_command_draws_the_landscape_of_the_runs_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("straggler.studies.epfl_landscape.GRID", 3)
+    tables = {"landscape": "five paths"}
+    tiny = replace(EPFL, name="tiny", cells=lambda scale: landscape_cells(), tables=tables)
+    monkeypatch.setitem(STUDIES, "tiny", tiny)
+    folders = {"results": tmp_path / "results", "runs": tmp_path / "runs"}
+    command.study("tiny", tables="landscape", dry_run=True, **folders)
+    assert not (tmp_path / "results").exists()
+    command.study("tiny", tables="landscape", seeds=1, jobs=1, **folders)
+    page = (tmp_path / "results" / "README.md").read_text()
+    assert "(landscape-as-coded.png)" in page and "(landscape-as-coded-close.png)" in page
 
 
 def test_the_landscape_cells_of_the_report_are_those_that_are_surveyed() -> None:

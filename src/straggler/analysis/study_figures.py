@@ -20,6 +20,7 @@ __all__ = [
     "errors_over_workers",
     "over_training",
     "rate_momentum_map",
+    "with_curves",
 ]
 
 ORDER = ("dana", "dana-ga", "dc-asgd", "ga", "nag-asgd", "sa", "ssgd")  # a method has one colour everywhere
@@ -97,9 +98,20 @@ def draw_span(axes: Axes, points: pl.DataFrame, label: str, place: int) -> None:
 
 
 def with_curves(summaries: pl.DataFrame, curves: pl.DataFrame) -> pl.DataFrame:
-    """Every evaluation of these runs; those of one epoch in different runs are put together."""
+    """The evaluations of these runs at the epochs of those that went to the end.
+
+    A run that diverged has its last one from there on: a mean over those that are left would flatter.
+    """
     named = summaries.select("id", "protocol", "row", "column", "seed").join(curves, on="id")
-    return named.with_columns(pl.col("epochs").round(1))
+    named = named.with_columns(pl.col("epochs").round(1))
+    ends = named.group_by("id").agg(end=pl.col("epochs").max())
+    named = named.join(ends, on="id")
+    whole = named.filter(pl.col("end") == pl.col("end").max().over("protocol"))
+    epochs = whole.select("protocol", "epochs").unique()
+    last = named.filter(pl.col("epochs") == pl.col("end")).drop("epochs")
+    later = last.join(epochs, on="protocol").filter(pl.col("epochs") > pl.col("end"))
+    seen = named.join(epochs, on=["protocol", "epochs"], how="semi")
+    return pl.concat([seen, later.select(seen.columns)])
 
 
 def over_training(
@@ -109,7 +121,7 @@ def over_training(
     named = with_curves(summaries, curves)
     frameworks = named["protocol"].unique().sort().to_list()
     with drawn(path, 2.2 + 3.4 * len(frameworks), 3.8) as figure:
-        every = panels(figure, 1, len(frameworks), sharey=True)
+        every = panels(figure, 1, len(frameworks), sharex=True, sharey=True)
         shown: dict[str, Any] = {}
         for axes, framework in zip(every, frameworks, strict=True):
             mine = named.filter(protocol=framework)

@@ -1,5 +1,6 @@
 """The figures of each study, from its summaries."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -17,11 +18,17 @@ def of(summaries: pl.DataFrame, *tables: str) -> pl.DataFrame:
     return summaries.filter(pl.col("table").is_in(tables))
 
 
+def beside(tables: Sequence[tuple[str, pl.DataFrame]], results: Path) -> list[Path]:
+    """Ours beside the source's, of those tables of which something has been run."""
+    known = [(title, runs) for title, runs in tables if len(runs)]
+    return [draw.beside_source(known, results / "beside.png")] if known else []
+
+
 def epfl_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
     """Ours beside the report's, figures 3 to 5 (the course of three runs), and 1, 2 and 7 (landscapes)."""
     tables = [(f"Table {name}", of(summaries, name)) for name in ("II", "III", "IV")]
     tables += [("Tables V to VII", of(summaries, "V", "VI", "VII"))]
-    found = [draw.beside_source([(t, runs) for t, runs in tables if len(runs)], results / "beside.png")]
+    found = beside(tables, results)
     named = {"one 90 ms": "90 ms on one worker", "async 0 ms": "no delay", "sync": "synchronous"}
     points = series(results, "courses")
     runs = {}
@@ -41,7 +48,7 @@ def asu_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
     """Ours beside the report's, by data set."""
     tables = {"MNIST": ("4", "7", "8"), "CIFAR-10": ("5", "9", "10"), "Fashion-MNIST": ("6", "11", "12")}
     panels = [(name, of(summaries, *which)) for name, which in tables.items()]
-    return [draw.beside_source([(n, runs) for n, runs in panels if len(runs)], results / "beside.png")]
+    return beside(panels, results)
 
 
 def gap_aware_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
