@@ -20,6 +20,7 @@ from straggler.studies import gap_aware_numbers as gap_aware
 from straggler.studies.draw import draw, judged, outdated, restated, source_summaries
 from straggler.studies.epfl_landscape import FILE, landscape_figures, survey
 from straggler.studies.epfl_statistics import spread, variance
+from straggler.studies.figures import caption_of
 from straggler.studies.gap_aware_speeds import tallied
 from straggler.sweeps.cells import Cell
 from straggler.sweeps.summaries import known
@@ -153,6 +154,7 @@ def test_a_study_is_drawn_whole_from_its_committed_results(tmp_path: Path) -> No
     page = (tmp_path / "README.md").read_text()
     for figure in ("densities", "errors", "training", "gap", "delay_gap", "speeds"):
         assert (tmp_path / f"{figure}.png").stat().st_size > 10_000 and f"({figure}.png)" in page
+        assert f"({figure}.png)\n\n{caption_of(Path(f'{figure}.png'))}" in page
 
 
 def test_a_run_that_diverged_stays_in_the_mean_over_training() -> None:
@@ -235,6 +237,7 @@ def test_the_command_draws_the_landscape_of_the_runs_it_made(
     command.study("tiny", tables="landscape", seeds=1, jobs=1, **folders)
     page = (tmp_path / "results" / "README.md").read_text()
     assert "(landscape-as-coded.png)" in page and "(landscape-as-coded-close.png)" in page
+    assert "one seed (as coded, without momentum .99)." in page
 
 
 def test_the_landscape_cells_of_the_report_are_those_that_are_surveyed() -> None:

@@ -21,6 +21,7 @@ from straggler.analysis.study_tables import (
 )
 from straggler.catalogue import InputError
 from straggler.record import write_text
+from straggler.studies.figures import caption_of
 from straggler.studies.study import Scale, Study
 from straggler.sweeps.cells import Cell
 from straggler.sweeps.summaries import known
@@ -203,5 +204,6 @@ def page(
     for caption, table in study.more(summaries) if study.more else ():
         parts += [f"### {caption.split(':')[0]}", caption + ".", table]
     parts += ["## Figures"] if figures else []
-    parts += [f"![{figure.stem}]({figure.name})" for figure in figures]
+    for figure in figures:
+        parts += [f"![{figure.stem}]({figure.name})", caption_of(figure)]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -11,7 +11,29 @@ from straggler.studies.gap_aware_numbers import MAP, MAP_LRS
 from straggler.studies.gap_aware_speeds import speed_figures
 from straggler.sweeps.summaries import series
 
-__all__ = ["asu_figures", "epfl_figures", "gap_aware_figures"]
+__all__ = ["asu_figures", "caption_of", "epfl_figures", "gap_aware_figures"]
+
+CAPTIONS = {
+    "beside": "Every cell: ours (mean over seeds) against the source's; equal on the line, NC is 10 %",
+    "courses": "Figures 3 to 5: loss, weights, batches of each worker; ten workers, labels split, one seed",
+    "landscape": "Figures 1, 2 and 7: test loss around the paths of the momenta; three workers, one seed",
+    "densities": "Figure 3: how long a batch takes, with the late ones marked",
+    "errors": "Figures 1, 2, 5 and 6: test and training error against the number of workers",
+    "heterogeneous": "Figure 13: the same where machines differ",
+    "training": "Figure 7: test error over training",
+    "gap": "How far the model moves while a gradient is computed, all methods",
+    "delay_gap": "Figure 4: delay and gap over training, by number of workers",
+    "map": "Figures 9 to 11: accuracy of ASGD over learning rate and momentum, 32 workers; mean over seeds",
+    "speeds": "Figure 12: gradients per mean batch time, mean and 95 % interval over 20 draws",
+}
+
+
+def caption_of(figure: Path) -> str:
+    """What is seen; landscapes have their protocol in their name."""
+    kind, *more = figure.stem.split("-")
+    caption = CAPTIONS[kind]
+    told = f" ({' '.join(more[:2])}{', without momentum .99' if 'close' in more else ''})" if more else ""
+    return caption + told + "."
 
 
 def of(summaries: pl.DataFrame, *tables: str) -> pl.DataFrame:
