@@ -145,6 +145,8 @@ def test_times_are_printed_beside_the_sources(tmp_path: Path, capsys: pytest.Cap
     show(ASU, tmp_path, "default", ["4"], None)
     printed = capsys.readouterr().out
     assert "Training time" in printed and "source (s)" in printed and "ratio" in printed
+    verdicts = printed.split("claims")[1]
+    assert "not measured" in verdicts and "inconclusive" in verdicts, "seen on 80 columns too"
 
 
 def test_a_study_is_drawn_whole_from_its_committed_results(tmp_path: Path) -> None:

@@ -109,10 +109,11 @@ def show(study: Study, folder: Path, scale: Scale, names: list[str], into: Path 
         if not names or layout.name in names:
             out.print(as_terminal(found, layout))
     for title, columns, rows in drawn.times:
-        chosen = [row for row in rows if not names or row[0] in names]
-        out.print(listing(title, columns, chosen)) if chosen else None
-    columns, rows = claim_rows(drawn.verdicts)
-    out.print(listing("claims", columns[:-1], [row[:-1] for row in rows]))  # what was measured is on the page
+        if chosen := [row for row in rows if not names or row[0] in names]:
+            out.print(listing(title, columns, chosen))
+    heads, verdicts = claim_rows(drawn.verdicts)
+    heads, *rows = [[*row[1:-1], row[0]] for row in (heads, *verdicts)]  # what was measured is on the page
+    out.print(listing("claims", heads, rows))
     if drawn.outdated:
         err.print(f"{drawn.outdated} rows are of other settings; run the study to renew them", style="yellow")
     out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
