@@ -218,8 +218,6 @@ def test_statistics_of_hand_made_rows() -> None:
     assert statistics.mean(2, row="a*")(measured) == {0: 30.0}
     assert statistics.mean(2, row="*b")(measured) == {0: 40.0}
     assert statistics.mean(3, row="a*")(measured) == {}, "one of three cells is missing"
-    assert statistics.largest(3)(measured) == {0: 50.0}
-    assert statistics.smallest(3)(measured) == {0: 10.0}
     assert statistics.nc_share(3)(measured)[0] == pytest.approx(100 / 3)
     assert statistics.ratio(statistics.at(row="ab"), statistics.at(row="a"))(measured) == {0: 5.0}
     contests = [

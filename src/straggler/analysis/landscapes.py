@@ -72,10 +72,8 @@ def titled(axis: int, explained: Sequence[float]) -> str:
 
 
 def subject(explained: Sequence[float], samples: int | None) -> str:
-    what = "test set" if samples is None else f"{samples:,} test samples"
-    return (
-        f"Loss of the {what} on the plane that explains {100 * sum(explained):.1f} % of the paths' variance"
-    )
+    what = "the test set" if samples is None else f"{samples:,} test samples"
+    return f"Loss of {what} on the plane that explains {100 * sum(explained):.1f} % of the paths' variance"
 
 
 def landscape_figure(

@@ -16,13 +16,11 @@ __all__ = [
     "both",
     "difference",
     "known",
-    "largest",
     "mean",
     "nc_share",
     "ratio",
     "select",
     "shares_won",
-    "smallest",
 ]
 
 Numbers = Mapping[int, float]
@@ -68,14 +66,6 @@ def mean(of: int, fact: str = "value", **where: str) -> Statistic:
 def at(fact: str = "value", **where: str) -> Statistic:
     """One cell's."""
     return mean(1, fact, **where)
-
-
-def largest(of: int, fact: str = "value", **where: str) -> Statistic:
-    return over(max, of, fact, where)
-
-
-def smallest(of: int, fact: str = "value", **where: str) -> Statistic:
-    return over(min, of, fact, where)
 
 
 def nc_share(of: int, **where: str) -> Statistic:

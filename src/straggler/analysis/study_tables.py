@@ -14,6 +14,7 @@ from straggler.analysis.markdown import markdown_table
 from straggler.analysis.tables import listing
 
 __all__ = [
+    "CHANCE",
     "Entry",
     "Layout",
     "as_csv",

@@ -11,6 +11,7 @@ from straggler.analysis.tables import listing
 from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
 from straggler.cli.app import complain, err, out
+from straggler.progress import Bar
 from straggler.studies import STUDIES, Study
 from straggler.studies.draw import account, claim_rows, draw
 from straggler.studies.study import Scale
@@ -91,6 +92,9 @@ def study(
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)
         failed = carry_out(plan(title, cells, range(count), runs, data, jobs, folder), folder, dry_run)
+    if chosen.afterwards and not (draw_only or dry_run or quick):
+        with Bar(err, name) as bar:
+            chosen.afterwards(cells, runs, folder, jobs, data, bar.say, bar.advance)
     if quick and not dry_run:
         out.print(listing("rehearsal", *sweep_rows(known(folder), ["table", "protocol", "row", "column"])))
     elif not dry_run and (draw_only or known(folder).height):
@@ -104,8 +108,14 @@ def show(study: Study, folder: Path, scale: Scale, names: list[str], into: Path 
     for found, layout in drawn.tables:
         if not names or layout.name in names:
             out.print(as_terminal(found, layout))
-    columns, rows = claim_rows(drawn.verdicts)
-    out.print(listing("claims", columns[:-1], [row[:-1] for row in rows]))  # what was measured is on the page
+    for title, columns, rows in drawn.times:
+        if chosen := [row for row in rows if not names or row[0] in names]:
+            out.print(listing(title, columns, chosen))
+    heads, verdicts = claim_rows(drawn.verdicts)
+    heads, *rows = [[*row[1:-1], row[0]] for row in (heads, *verdicts)]  # what was measured is on the page
+    out.print(listing("claims", heads, rows))
+    if drawn.outdated:
+        err.print(f"{drawn.outdated} rows are of other settings; run the study to renew them", style="yellow")
     out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
     if into is not None:
         try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from straggler.studies.asu_claims import CLAIMS
-from straggler.studies.asu_numbers import ABLATIONS, BASELINES
+from straggler.studies.asu_numbers import ABLATIONS, BASELINES, change_name
 from straggler.studies.figures import asu_figures
 from straggler.studies.more_tables import asu_tables
 from straggler.studies.study import Scale, Study, quickened
@@ -48,7 +48,7 @@ TABLES = {
     "6": "Baselines on Fashion-MNIST; test accuracy (%)",
     "11": "Changes to synchronous Fashion-MNIST; test accuracy (%)",
     "12": "Changes to asynchronous Fashion-MNIST; test accuracy (%)",
-    "wall": "Baselines in real time, a process per worker on this machine; test accuracy (%)",
+    "wall": "Baselines in real time on one machine, a process or a Ray actor per worker; test accuracy (%)",
 }
 
 
@@ -112,24 +112,25 @@ def ablations(protocol: str) -> Iterator[Cell]:
     """Tables 7 to 12."""
     for table, (dataset, kind, rows) in ABLATIONS.items():
         for changes, accuracy, seconds in rows:
-            row = ", ".join(f"{key} = {value}" for key, value in changes.items())
-            yield cell(table, dataset, protocol, row, BASELINE[kind] | changes, accuracy, seconds)
+            row, parameters = change_name(changes), BASELINE[kind] | changes
+            yield cell(table, dataset, protocol, row, parameters, accuracy, seconds)
 
 
-def real(protocol: str) -> Iterator[Cell]:
-    """The baselines with processes instead of virtual time."""
+def real(engine: str) -> Iterator[Cell]:
+    """The baselines as coded in real time; alone on the machine (--jobs 1), else they share its cores."""
     for dataset, rows in BASELINES.items():
         for kind, (accuracy, seconds) in rows.items():
-            simulated = cell("wall", dataset, protocol, f"baseline {kind}", BASELINE[kind], accuracy, seconds)
-            settings = {**simulated.settings, "engine": "processes"}
-            labels = {**simulated.labels, "protocol": "processes"}
+            row = f"baseline {kind}"
+            simulated = cell("wall", dataset, "as coded", row, BASELINE[kind], accuracy, seconds)
+            settings = {**simulated.settings, "engine": engine}
+            labels = {**simulated.labels, "protocol": engine}
             yield Cell(labels, settings, accuracy, simulated.keep, 1, simulated.fact, simulated.also)
 
 
 def cells(scale: Scale) -> list[Cell]:
     """Every table in both protocols; this source needs no smaller scale."""
     simulated = [cell for protocol in PROTOCOLS for kind in (baselines, ablations) for cell in kind(protocol)]
-    return simulated + list(real("as coded"))
+    return simulated + [cell for engine in ("processes", "ray") for cell in real(engine)]
 
 
 def quick(cells: list[Cell]) -> list[Cell]:

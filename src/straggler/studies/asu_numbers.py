@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["ABLATIONS", "BASELINES", "Row"]
+__all__ = ["ABLATIONS", "BASELINES", "IMPROVEMENTS", "Row", "change_name"]
 
 Row = tuple[dict[str, Any], float, float]  # changes to the baseline, accuracy, seconds
 
@@ -88,3 +88,18 @@ ABLATIONS: dict[str, tuple[str, str, tuple[Row, ...]]] = {
         ),
     ),
 }
+
+# Table 13: what the best change is, by table; it is the last row there.
+IMPROVEMENTS = {
+    "7": "synchronous",
+    "8": "hybrid: tolerance",
+    "9": "synchronous",
+    "10": "hybrid: k",
+    "11": "hybrid: pull",
+    "12": "hybrid: k",
+}
+
+
+def change_name(changes: dict[str, Any]) -> str:
+    """How a change stands in a table."""
+    return ", ".join(f"{key} = {value}" for key, value in changes.items())

@@ -9,14 +9,26 @@ import polars as pl
 from straggler.analysis.claims import Judged, judge
 from straggler.analysis.intervals import Interval
 from straggler.analysis.markdown import markdown_table
-from straggler.analysis.study_tables import Entry, Layout, as_csv, as_latex, as_markdown, entries, time_rows
+from straggler.analysis.study_tables import (
+    CHANCE,
+    Entry,
+    Layout,
+    as_csv,
+    as_latex,
+    as_markdown,
+    entries,
+    time_rows,
+)
 from straggler.catalogue import InputError
 from straggler.record import write_text
+from straggler.studies.figures import caption_of
 from straggler.studies.study import Scale, Study
 from straggler.sweeps.cells import Cell
 from straggler.sweeps.summaries import known
 
 __all__ = ["Drawn", "account", "claim_rows", "draw", "judged", "layouts", "source_summaries"]
+
+LABELS = ("table", "protocol", "row", "column")
 
 
 def layouts(study: Study, cells: Iterable[Cell]) -> list[Layout]:
@@ -37,9 +49,39 @@ def source_summaries(cells: Iterable[Cell]) -> pl.DataFrame:
     rows = []
     for cell in cells:
         if cell.source is not None:
-            facts = {"value": cell.source, cell.fact: cell.source, "converged": cell.source > 12, **cell.also}
+            facts = {
+                "value": cell.source,
+                cell.fact: cell.source,
+                "converged": cell.source > CHANCE,
+                **cell.also,
+            }
             rows.append({**cell.labels, "seed": 0, **facts})
     return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def restated(summaries: pl.DataFrame, cells: Iterable[Cell]) -> pl.DataFrame:
+    """The rows with what their cells say now: the source's numbers, and which fact of ours is beside them."""
+    said = [
+        {**cell.labels, "fact": cell.fact, "source": cell.source}
+        | {f"source_{fact}": number for fact, number in cell.also.items()}
+        for cell in cells
+    ]
+    kept = [name for name in summaries.columns if not name.startswith("source")]
+    facts = [name for name in {row["fact"] for row in said} if name in kept]
+    choices = [pl.when(pl.col("fact") == name).then(pl.col(name)) for name in facts]
+    table = pl.DataFrame(said, infer_schema_length=None)
+    joined = summaries.select(kept).join(table, on=list(LABELS), how="left", maintain_order="left")
+    return joined.with_columns(value=pl.coalesce(*choices, pl.lit(None, pl.Float64))).drop("fact")
+
+
+def outdated(summaries: pl.DataFrame, cells: Iterable[Cell]) -> int:
+    """How many rows are of other settings than the study has now."""
+    by = {tuple(cell.labels[label] for label in LABELS): cell for cell in cells}
+    rows = summaries.select(*LABELS, "seed", "id").iter_rows()
+    return sum(
+        (cell := by.get(tuple(labels))) is None or cell.experiment(seed).id != id
+        for *labels, seed, id in rows
+    )
 
 
 def judged(study: Study, summaries: pl.DataFrame, cells: Iterable[Cell]) -> list[Judged]:
@@ -102,6 +144,15 @@ class Drawn:
 
     tables: list[tuple[list[Entry], Layout]]
     verdicts: list[Judged]
+    times: list[tuple[str, list[str], list[list[str]]]]  # title, columns, rows
+    outdated: int  # rows of other settings
+
+
+def times(summaries: pl.DataFrame) -> list[tuple[str, list[str], list[list[str]]]]:
+    """The source's time beside ours: of training, virtual or real, and of the computer that ran it."""
+    titles = {"seconds": "Training time", "host_seconds": "Time on the machine"}
+    found = [(title, *time_rows(summaries, fact)) for fact, title in titles.items()]
+    return [(title, columns, rows) for title, columns, rows in found if rows]
 
 
 def draw(study: Study, results: Path, scale: Scale = "default") -> Drawn:
@@ -110,6 +161,7 @@ def draw(study: Study, results: Path, scale: Scale = "default") -> Drawn:
     if summaries.is_empty():
         raise InputError(f"{results} has no summaries.parquet; run straggler study {study.name} first")
     cells = study.chosen(scale)
+    summaries = restated(summaries, cells)
     tables = [(entries(summaries, layout), layout) for layout in layouts(study, cells)]
     tables = [(found, layout) for found, layout in tables if found]
     (results / "tables").mkdir(exist_ok=True)
@@ -118,8 +170,9 @@ def draw(study: Study, results: Path, scale: Scale = "default") -> Drawn:
         write_text(results / "tables" / f"{layout.name}.tex", as_latex(found, layout))
     figures = study.figures(summaries, results) if study.figures else []
     verdicts = judged(study, summaries, cells)
-    write_text(results / "README.md", page(study, summaries, tables, verdicts, figures))
-    return Drawn(tables, verdicts)
+    others = outdated(summaries, cells)
+    write_text(results / "README.md", page(study, summaries, tables, verdicts, figures, others))
+    return Drawn(tables, verdicts, times(summaries), others)
 
 
 def page(
@@ -128,14 +181,17 @@ def page(
     tables: list[tuple[list[Entry], Layout]],
     verdicts: list[Judged],
     figures: list[Path],
+    others: int,
 ) -> str:
     runs = summaries["id"].n_unique()
+    warning = f"{others} rows are of runs with other settings than the study has now." if others else ""
     parts = [
         f"# {study.title}",
         f"{study.source}. {runs} runs. Ours is the mean over the seeds that "
         "converged ± the half width of its 95 % interval (Student's t); NC: no convergence.",
         f"From these summaries: `straggler study {study.name} --draw`. "
         f"From nothing: `straggler study {study.name}`.",
+        warning,
         "## Claims",
         markdown_table(*claim_rows(verdicts)),
         explained(verdicts),
@@ -143,11 +199,11 @@ def page(
     ]
     for found, layout in tables:
         parts += [f"### {layout.name}", layout.caption + ".", as_markdown(found, layout)]
-    for fact, title in (("seconds", "Training time"), ("host_seconds", "Time on the machine")):
-        columns, rows = time_rows(summaries, fact)
-        parts += [f"### {title}", markdown_table(columns, rows)] if rows else []
+    for title, columns, rows in times(summaries):
+        parts += [f"### {title}", markdown_table(columns, rows)]
     for caption, table in study.more(summaries) if study.more else ():
         parts += [f"### {caption.split(':')[0]}", caption + ".", table]
     parts += ["## Figures"] if figures else []
-    parts += [f"![{figure.stem}]({figure.name})" for figure in figures]
+    for figure in figures:
+        parts += [f"![{figure.stem}]({figure.name})", caption_of(figure)]
     return "\n\n".join(part for part in parts if part) + "\n"

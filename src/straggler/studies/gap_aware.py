@@ -13,6 +13,7 @@ from typing import Any
 from straggler.studies.figures import gap_aware_figures
 from straggler.studies.gap_aware_claims import CLAIMS
 from straggler.studies.gap_aware_numbers import MAP, MAP_LRS, MAP_MOMENTA
+from straggler.studies.gap_aware_speeds import HETEROGENEOUS, HOMOGENEOUS, SPEED_SEEDS, tallied
 from straggler.studies.study import Scale, Study, quickened
 from straggler.sweeps.cells import Cell
 
@@ -20,9 +21,6 @@ __all__ = ["GAP_AWARE"]
 
 METHODS = ("ssgd", "nag-asgd", "dc-asgd", "sa", "ga", "dana", "dana-ga")
 STALE = METHODS[1:]  # a synchronous step has no gap
-HOMOGENEOUS = "gamma(mean=1, cv=0.1)"
-HETEROGENEOUS = "gamma-machines(mean=1, cv_machine=0.6, cv_task=0.1)"
-SPEED_SEEDS = 20  # as the paper's figure 12
 
 
 @dataclass(frozen=True)
@@ -157,4 +155,5 @@ GAP_AWARE = Study(
     seeds=3,
     quick=quick,
     figures=gap_aware_figures,
+    afterwards=tallied,
 )

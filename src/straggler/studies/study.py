@@ -14,6 +14,19 @@ from straggler.sweeps.cells import Cell
 __all__ = ["Scale", "Study", "quickened"]
 
 Scale = Literal["default", "paper"]
+# Of cells, with the folders of runs and results, processes, data, and who is told what and how far it is.
+Afterwards = Callable[
+    [
+        Sequence[Cell],
+        Path,
+        Path,
+        int | None,
+        Path | None,
+        Callable[[str], None],
+        Callable[[float, str], None],
+    ],
+    None,
+]
 
 
 @dataclass(frozen=True)
@@ -29,7 +42,10 @@ class Study:
     seeds: int  # as many as the committed results have
     quick: Callable[[list[Cell]], list[Cell]]  # a few cells, so short that all take two minutes
     more: Callable[[pl.DataFrame], list[tuple[str, str]]] | None = None  # other tables: caption, Markdown
-    figures: Callable[[pl.DataFrame, Path], list[Path]] | None = None  # drawn from the summaries alone
+    figures: Callable[[pl.DataFrame, Path], list[Path]] | None = None  # drawn from the results alone
+    afterwards: Callable[..., None] | None = (
+        None  # what several runs together give; see epfl_landscape.survey
+    )
 
     def chosen(
         self, scale: Scale, tables: Sequence[str] = (), quick: bool = False, only: Sequence[str] = ()
