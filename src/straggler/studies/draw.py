@@ -122,6 +122,18 @@ def draw(study: Study, results: Path, scale: Scale = "default") -> Drawn:
     return Drawn(tables, verdicts)
 
 
+def times(summaries: pl.DataFrame) -> list[str]:
+    """The source's seconds beside ours, which are virtual unless the engine is real."""
+    measured = summaries["protocol"].is_in(["processes", "ray"]).any()
+    note = "Virtual, but where it says processes or ray: there the seconds are of the machine at hand."
+    parts = []
+    for fact, title in (("seconds", "Training time"), ("host_seconds", "Time on the machine")):
+        columns, rows = time_rows(summaries, fact)
+        said = note if measured and fact == "seconds" else ""
+        parts += [f"### {title}", said, markdown_table(columns, rows)] if rows else []
+    return parts
+
+
 def page(
     study: Study,
     summaries: pl.DataFrame,
@@ -143,9 +155,7 @@ def page(
     ]
     for found, layout in tables:
         parts += [f"### {layout.name}", layout.caption + ".", as_markdown(found, layout)]
-    for fact, title in (("seconds", "Training time"), ("host_seconds", "Time on the machine")):
-        columns, rows = time_rows(summaries, fact)
-        parts += [f"### {title}", markdown_table(columns, rows)] if rows else []
+    parts += times(summaries)
     for caption, table in study.more(summaries) if study.more else ():
         parts += [f"### {caption.split(':')[0]}", caption + ".", table]
     parts += ["## Figures"] if figures else []
