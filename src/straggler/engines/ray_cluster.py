@@ -320,6 +320,6 @@ class Calls:
 
 
 def reason_of(error: RayError) -> str:
-    """In a few words: the error itself if the function raised it, else what Ray says first."""
-    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[-1 if isinstance(error, RayTaskError) else 0].strip()
+    """In a few words: the error itself if the function raised it, else the first sentence that Ray says."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].strip() if isinstance(error, RayTaskError) else lines[0].split(". ")[0].rstrip(".")

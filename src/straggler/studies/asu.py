@@ -5,7 +5,7 @@ small convolutional network; and the BatchNorm statistics of the Fashion-MNIST n
 which evaluates with the initial ones. As written: the mean, two dense layers for MNIST, and statistics that
 are kept. Time is virtual: what a gradient takes is read from the report's asynchronous times for two batch
 sizes, and every worker has a machine of its own, where the report's shared one. The table `wall` is real
-time instead: five workers on the machine at hand, as processes and as actors of Ray, with nothing beside them.
+time instead: five workers on the machine at hand, as processes and as actors of Ray, nothing beside them.
 """
 
 from collections.abc import Iterator, Mapping

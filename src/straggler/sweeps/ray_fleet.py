@@ -6,6 +6,7 @@ import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,8 @@ class Aside(threading.Thread):
         self._work, self._spent, self._ended = work, 0.0, False
 
     def run(self) -> None:
-        self.answer = self._work(self._see)
+        with suppress(SystemExit):  # it was ended
+            self.answer = self._work(self._see)
 
     def _see(self, seen: Progress) -> None:
         self._spent = seen.spent
