@@ -14,12 +14,17 @@ from ray.cluster_utils import Cluster
 
 from straggler.catalogue import InputError
 from straggler.cli.study import sweep
+from straggler.data.cache import obtain
+from straggler.data.datasets import Digits, Images
 from straggler.record import Record
 from straggler.sweeps import ray_fleet
 from straggler.sweeps.cells import Task, grid, tasks
 from straggler.sweeps.fleet import Told, attempt
 from straggler.sweeps.parcels import pack, unpack
 from straggler.sweeps.ray_fleet import RayFleet, run_there
+from straggler.sweeps.sent_data import data_of, data_there
+from tiny_data import TINY as TINY_DATA
+from tiny_data import Fake, same
 
 TINY: dict[str, Any] = {"dataset": "digits", "model": "linear", "epochs": 0.5, "eval_every": 0}
 
@@ -29,12 +34,13 @@ def some(**settings: Any) -> list[Task]:
 
 
 @pytest.fixture
-def two_nodes() -> Iterator[Cluster]:
-    """With room for one run each."""
+def two_nodes(tmp_path: Path) -> Iterator[Cluster]:
+    """With room for one run each; what the second leaves when it is killed is in a folder of its own."""
     ray.shutdown()
     head = {"num_cpus": 1, "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
-    made.add_node(num_cpus=1)
+    (tmp_path / "killed").mkdir()
+    made.add_node(num_cpus=1, env_vars={"TMPDIR": str(tmp_path / "killed")})
     yield made
     ray.shutdown()
     made.shutdown()
@@ -149,6 +155,25 @@ def test_a_record_arrives_whole_in_place_of_what_an_interrupted_run_left(tmp_pat
     assert arrived.arrivals.equals(record.arrivals)
     assert json.loads(parcel["summary.json"]) | {"record": str(here)} == arrived.summary
     assert [folder.name for folder in (tmp_path / "here").iterdir()] == [task.id]
+
+
+class TinyImages(Images):
+    """A published data set that is quick to fetch."""
+
+    published, sources, mean, std = TINY_DATA, (Fake(),), (0.0,), (1.0,)
+
+
+def test_a_data_set_travels_to_a_machine_that_lacks_it_and_stays_in_its_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "here"))
+    sent = data_of(TinyImages(), None)
+    assert data_of(Digits(), None) is None
+    monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "there"))
+    named = data_there(TinyImages(), sent, tmp_path)
+    assert named == tmp_path
+    assert same(obtain(TINY_DATA, [], named))
+    assert data_there(TinyImages(), sent, tmp_path) is None
 
 
 def test_a_wrong_address_or_no_ray_at_all_is_said_before_anything_is_done(

@@ -293,6 +293,10 @@ class Calls:
         """Calls that can be computed at the same time; nodes come and go."""
         return places(CPU, 0)
 
+    def shared(self, value: Any) -> Any:
+        """An argument of many calls: every node fetches it once."""
+        return ray.put(value)
+
     def begin(self, name: str, *arguments: Any) -> None:
         self._names[self._call.remote(*arguments)] = name
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from straggler.catalogue import InputError
+from straggler.data.datasets import DataError
 from straggler.engines.ray_remedies import needing_ray
 from straggler.experiment import Experiment, existing
 from straggler.observe import Progress
@@ -18,9 +19,11 @@ from straggler.record import RecordError
 from straggler.sweeps.cells import Task
 from straggler.sweeps.fleet import Fleet, Told, attempt
 from straggler.sweeps.parcels import pack, unpack
+from straggler.sweeps.sent_data import SentData, data_of, data_there
 
 __all__ = ["RayFleet"]
 
+CORES = os.cpu_count() or 1
 TRIES = 3  # of a run whose process or node dies
 TELL_SECONDS = 1.0  # between two times that a run says how far it is
 
@@ -36,7 +39,8 @@ class RayFleet:
             from straggler.engines.ray_cluster import Calls, Lost
         self.address, self.runs, self.data = address, runs, data
         self._lost, self._most = Lost, jobs
-        self._calls = Calls(run_there, address, jobs or os.cpu_count() or 1)
+        self._sent: dict[str, Any] = {}  # data sets on the cluster
+        self._calls = Calls(run_there, address, jobs or CORES)
         if not self._calls.room:
             self.close()
             raise InputError(f"--address {address}: no node has a CPU for a run; start one that has")
@@ -57,7 +61,7 @@ class RayFleet:
         for task in tasks:
             (missing if existing(self.runs / task.id) is None else there).append(task)
         try:
-            yield from Fleet(self.jobs, self.runs, self.data).run(there)
+            yield from Fleet(min(self.jobs, CORES), self.runs, self.data).run(there)
             yield from self._run(missing)
         finally:
             self.close()
@@ -83,8 +87,20 @@ class RayFleet:
     def _fill(self, waiting: deque[Task]) -> None:
         while waiting and len(self._calls) < self.jobs:
             task = waiting.popleft()
-            data = self.data and self.data.absolute()
-            self._calls.begin(task.id, task.id, task.experiment.resolved(), data, task.keep, sys.argv)
+            data, settings = self._data(task.experiment), task.experiment.resolved()
+            self._calls.begin(task.id, task.id, settings, data, task.keep, sys.argv)
+
+    def _data(self, experiment: Experiment) -> Any:
+        """What a node is given: a folder of this machine if it is no other, else the data set itself."""
+        if self.address is None:
+            return self.data and self.data.absolute()
+        kind = experiment.dataset.name
+        if kind not in self._sent:
+            try:
+                self._sent[kind] = self._calls.shared(data_of(experiment.dataset, self.data))
+            except DataError:
+                self._sent[kind] = None  # perhaps the node has it
+        return self._sent[kind]
 
     def _received(self, task: Task, what: Any, content: Any) -> Told:
         if what != "done":
@@ -98,15 +114,21 @@ class RayFleet:
 
 
 def run_there(
-    id: str, settings: dict[str, Any], data: Path | None, keep: tuple[str, ...], command: list[str]
+    id: str,
+    settings: dict[str, Any],
+    data: SentData | Path | None,
+    keep: tuple[str, ...],
+    command: list[str],
 ) -> Iterator[Said]:
     """On a node: a run in a folder that is gone afterwards; how far it is, then its facts and its record."""
     sys.argv = command  # it is in the record
-    if (here := Experiment(**settings).id) != id:
-        yield "failed", f"a node makes {here} of it: install the same version of straggler on all machines"
+    experiment = Experiment(**settings)
+    if experiment.id != id:
+        yield "failed", f"a node calls it {experiment.id}: install the same version of straggler everywhere"
         return
     with tempfile.TemporaryDirectory(prefix="straggler-") as name:
-        work = Aside(lambda progress: attempt(progress, settings, Path(name), data, keep))
+        folder = data if isinstance(data, Path) else data_there(experiment.dataset, data, Path(name))
+        work = Aside(lambda progress: attempt(progress, settings, Path(name), folder, keep))
         yield from work.followed()
         what, content = work.answer
         yield what, ((content, pack(Path(name) / id)) if what == "done" else content)
