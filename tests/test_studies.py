@@ -104,6 +104,14 @@ def test_asu_numbers_are_the_reports(table: str, row: str, accuracy: float, seco
     assert (found.source, found.also["seconds"]) == (accuracy, seconds)
 
 
+def test_asu_baselines_are_also_run_in_real_time_on_processes_and_ray() -> None:
+    wall = ASU.chosen("default", ["wall"])
+    assert sorted(str(cell.labels["protocol"]) for cell in wall) == ["processes"] * 6 + ["ray"] * 6
+    for cell in wall:
+        assert cell.experiment(0).engine == cell.labels["protocol"]
+        assert cell.source in [b.source for b in ASU.chosen("default", ["4", "5", "6"])]
+
+
 def test_as_coded_one_slow_worker_is_everyone_and_one_twice_and_stops_after_its_share() -> None:
     coded = cell_of(EPFL, "II", "one 30 ms", "5 workers, labels", "as coded").experiment(0)
     written = cell_of(EPFL, "II", "one 30 ms", "5 workers, labels", "as written").experiment(0)

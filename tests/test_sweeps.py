@@ -244,6 +244,23 @@ def test_a_sweep_that_is_interrupted_saves_what_runs(tmp_path: Path) -> None:
     assert list((tmp_path / task.id).glob("checkpoint-*"))
 
 
+@pytest.mark.slow
+def test_what_measures_real_time_runs_alone(tmp_path: Path) -> None:
+    settings = {**TINY, "epochs": 100, "workers": 1, "engine": ["processes", "simulator"]}
+    found = plan("x", grid(settings), [0], tmp_path / "runs", jobs=2)
+    work = [task.seconds for task in found.tasks]
+    assert found.seconds == pytest.approx(sum(work))
+    assert conduct(found, tmp_path / "results", QUIET) == {}
+    real, virtual = (
+        [
+            (tmp_path / "runs" / task.id / file).stat().st_mtime_ns
+            for file in ("experiment.toml", "summary.json")
+        ]
+        for task in sorted(found.tasks, key=lambda task: not task.in_real_time)
+    )
+    assert virtual[1] < real[0] or real[1] < virtual[0]
+
+
 def test_a_dry_run_counts_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep(sweep_file(tmp_path, SWEEP + "seeds = 2"), dry_run=True, runs=tmp_path / "runs")
     assert "8 runs, 2 seeds, 8 missing" in " ".join(capsys.readouterr().out.split())

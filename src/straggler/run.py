@@ -7,11 +7,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from straggler.catalogue import InputError
 from straggler.core import Server
 from straggler.delays import Durations
 from straggler.engines.compute import Compute, Pool
 from straggler.engines.processes import Processes
+from straggler.engines.ray_remedies import needing_ray
 from straggler.engines.real_time import WorkerError
 from straggler.engines.simulator import Simulator
 from straggler.keeper import Every, Keeper, RealOrVirtual
@@ -84,12 +84,8 @@ def ray_cluster(
     durations: Durations, workers: int, least: int | None = None
 ) -> Callable[[Compute, Machine, Recorder], RealOrVirtual]:
     """Real time, an actor per worker."""
-    try:
+    with needing_ray("the ray engine"):
         from straggler.engines.ray_cluster import RayCluster
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise InputError("the ray engine needs Ray: pip install 'straggler[ray]'") from None
 
     def make(compute: Compute, machine: Machine, recorder: Recorder) -> RayCluster:
         machine.report(f"joins Ray at {machine.address}" if machine.address else "starts Ray on this machine")

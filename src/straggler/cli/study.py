@@ -1,7 +1,10 @@
 """Commands that run many experiments: study and sweep."""
 
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,10 +21,13 @@ from straggler.studies.study import Scale
 from straggler.sweeps.cells import read_sweep
 from straggler.sweeps.conduct import Plan, conduct, plan
 from straggler.sweeps.display import duration
+from straggler.sweeps.fleet import Fleet
+from straggler.sweeps.ray_fleet import RayFleet
 from straggler.sweeps.summaries import known, labels_of
 
 __all__ = ["study", "sweep"]
 
+Where = Literal["here", "ray"]
 MANY = "How many runs, and where"
 Jobs = Annotated[
     int | None,
@@ -51,6 +57,21 @@ Seeds = Annotated[
     int | None,
     typer.Option(min=1, rich_help_panel=MANY, help="How many, from 0 on; the same for every cell."),
 ]
+On = Annotated[
+    Where,
+    typer.Option(
+        "--on",
+        rich_help_panel=MANY,
+        help="Where runs are computed: on this machine, or on a Ray cluster, which sends the records here.",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=MANY,
+        help="With --on ray: the cluster, such as 10.0.0.1:6379 or auto; without it, Ray is started here.",
+    ),
+]
 
 
 def study(
@@ -72,6 +93,8 @@ def study(
     ] = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
+    on: On = "here",
+    address: Address = None,
     dry_run: DryRun = False,
     results: Results = None,
     runs: Runs = Path("runs"),
@@ -91,7 +114,9 @@ def study(
     failed = 0
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)
-        failed = carry_out(plan(title, cells, range(count), runs, data, jobs, folder), folder, dry_run)
+        with fleet_on(on, address, jobs, runs, data) as fleet:
+            planned = plan(title, cells, range(count), runs, data, fleet.jobs, folder)
+            failed = carry_out(planned, folder, fleet, dry_run)
     if chosen.afterwards and not (draw_only or dry_run or quick):
         with Bar(err, name) as bar:
             chosen.afterwards(cells, runs, folder, jobs, data, bar.say, bar.advance)
@@ -129,6 +154,8 @@ def sweep(
         Path, typer.Argument(help="A TOML file: experiment keys, of which any may be a list, and seeds.")
     ],
     jobs: Jobs = None,
+    on: On = "here",
+    address: Address = None,
     dry_run: DryRun = False,
     results: Results = None,
     runs: Runs = Path("runs"),
@@ -141,25 +168,41 @@ def sweep(
     """
     cells, seeds = read_sweep(file)
     folder = results or Path("results") / file.stem
-    planned = plan(file.stem, cells, seeds, runs, data, jobs, folder)
-    failed = carry_out(planned, folder, dry_run)
+    with fleet_on(on, address, jobs, runs, data) as fleet:
+        planned = plan(file.stem, cells, seeds, runs, data, fleet.jobs, folder)
+        failed = carry_out(planned, folder, fleet, dry_run)
     if not dry_run and known(folder).height:
         out.print(listing(file.stem, *sweep_rows(known(folder), labels_of(planned.tasks))))
     end_with(failed)
 
 
-def carry_out(plan: Plan, results: Path, dry_run: bool) -> int:
+@contextmanager
+def fleet_on(
+    on: Where, address: str | None, jobs: int | None, runs: Path, data: Path | None
+) -> Iterator[Fleet | RayFleet]:
+    """Who runs the experiments; a cluster that is not there is found out before anything else is done."""
+    if on == "here":
+        if address is not None:
+            raise InputError(f"--address {address}: only a cluster has one; add --on ray, or leave it out")
+        yield Fleet(jobs or os.cpu_count() or 1, runs, data)
+        return
+    with closing(RayFleet(address, jobs, runs, data)) as fleet:
+        yield fleet
+
+
+def carry_out(plan: Plan, results: Path, fleet: Fleet | RayFleet, dry_run: bool) -> int:
     """Run a plan, or only say what it is; how many runs failed."""
     seeds, runs = counted(len(plan.seeds), "seed"), counted(len(plan.tasks) + plan.known, "run")
     out.print(
         f"{plan.name}: {runs}, {seeds}, {len(plan.missing)} missing: "
-        f"about {duration(plan.seconds)} with {counted(plan.jobs, 'process', 'es')}",
+        f"about {duration(plan.seconds)} with {counted(plan.jobs, 'process', 'es')}"
+        f"{' on Ray' if isinstance(fleet, RayFleet) else ''}",
         soft_wrap=True,
     )
     if dry_run:
         return 0
     try:
-        return len(conduct(plan, results, err))
+        return len(conduct(plan, results, err, fleet))
     except KeyboardInterrupt:
         complain("interrupted; the same command goes on", code=130)
 

@@ -3,13 +3,12 @@
 import math
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,20 +19,23 @@ import torch
 from numpy.typing import NDArray
 from ray._private import ray_constants
 from ray._private import worker as ray_worker
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from straggler.catalogue import InputError
 from straggler.core import Arrival, Gradient
 from straggler.engines.flat_pickle import Bytes, flatten, restore
+from straggler.engines.ray_remedies import check_reachable, wrong_address
 from straggler.engines.real_time import RealTime, Running, WorkerError
 from straggler.problem import Problem
 
-__all__ = ["RayCluster", "join"]
+__all__ = ["Calls", "Lost", "RayCluster", "join"]
 
 # Ray sends what is below 100 kB along with a call, and the rest through its object store. A vector in a few
 # small pieces is there twice as fast as through the store; beyond half a megabyte the store is faster.
 PIECE, ALONG = 90_000, 500_000
+CPU = {"CPU": 1.0}
+PATIENCE = 10.0  # seconds that calls have to tidy up when they are ended
 
 Array = NDArray[Any]
 
@@ -218,25 +220,6 @@ def join(address: str | None, workers: int, resources: Mapping[str, float]) -> b
     return True
 
 
-def check_reachable(address: str) -> None:
-    """Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
-        return  # a name that Ray knows, such as auto
-    try:
-        socket.create_connection((host.removeprefix("ray://"), int(port)), timeout=5).close()
-    except (OSError, OverflowError) as error:
-        raise wrong_address(address, error) from None
-
-
-def wrong_address(address: str, error: Exception) -> InputError:
-    said = str(error).strip().splitlines()[0].rstrip(".")
-    return InputError(
-        f"--address {address}: {said}; give what `ray start --head` says, or auto on a node of the cluster, "
-        f"and set RAY_AUTH_MODE=token if it has a token"
-    )
-
-
 @contextmanager
 def on_loopback(wanted: bool) -> Iterator[None]:
     """A Ray that is started meanwhile is for this machine only: its ports are not open to others."""
@@ -257,18 +240,23 @@ def as_before(number: signal.Signals) -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def check_room(workers: int, resources: Mapping[str, float]) -> None:
-    """Refuse what could only wait for ever."""
+def places(resources: Mapping[str, float], most: int) -> int:
+    """How many workers who need so much find room on the cluster; `most` if they need nothing."""
     wanted = {name: amount for name, amount in resources.items() if amount > 0}
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    places = sum(
-        min((int(node.get(name, 0) / amount + 1e-9) for name, amount in wanted.items()), default=workers)
+    return sum(
+        min((int(node.get(name, 0) / amount + 1e-9) for name, amount in wanted.items()), default=most)
         for node in nodes
     )
-    if places < workers:
-        each = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items())
+
+
+def check_room(workers: int, resources: Mapping[str, float]) -> None:
+    """Refuse what could only wait for ever."""
+    room = places(resources, workers)
+    if room < workers:
+        each = ", ".join(f"{amount:g} {name}" for name, amount in resources.items() if amount > 0)
         raise InputError(
-            f"{workers} workers of {each} each do not fit on {len(nodes)} nodes with room for {places}; "
+            f"{workers} workers of {each} each do not fit on a cluster with room for {room}; "
             f"use fewer, or less for each (--worker-resources CPU=0.5)"
         )
 
@@ -279,3 +267,63 @@ def actor_class(resources: Mapping[str, float]) -> Any:
     cpus, gpus = custom.pop("CPU"), custom.pop("GPU", 0.0)
     ask = ray.remote(num_cpus=cpus, num_gpus=gpus, resources=custom, scheduling_strategy="SPREAD")
     return ask(Worker)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """In place of what a call would have said: its process or its node is no more."""
+
+    reason: str
+
+
+class Calls:
+    """A function called many times, wherever a cluster has a CPU free; each call says things on its way."""
+
+    def __init__(self, function: Callable[..., Iterator[Any]], address: str | None, room: int) -> None:
+        self._joined = join(address, room, CPU)
+        ask = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming", scheduling_strategy="SPREAD")
+        self._call = ask(function)
+        self._names: dict[Any, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def room(self) -> int:
+        """Calls that can be computed at the same time; nodes come and go."""
+        return places(CPU, 0)
+
+    def shared(self, value: Any) -> Any:
+        """An argument of many calls: every node fetches it once."""
+        return ray.put(value)
+
+    def begin(self, name: str, *arguments: Any) -> None:
+        self._names[self._call.remote(*arguments)] = name
+
+    def hear(self) -> tuple[str, Any]:
+        """The next thing that one of them says, after its name; None when it has ended."""
+        call: Any = ray.wait(list(self._names))[0][0]
+        try:
+            return self._names[call], ray.get(next(call))
+        except StopIteration:
+            return self._names.pop(call), None
+        except RayError as error:
+            return self._names.pop(call), Lost(reason_of(error))
+
+    def close(self) -> None:
+        """End those that are still at work, and leave the cluster."""
+        if self._names:
+            ends = [call.completed() for call in self._names]
+            for call in self._names:
+                ray.cancel(call)
+            ray.wait(ends, num_returns=len(ends), timeout=PATIENCE)
+            self._names = {}
+        if self._joined:
+            ray.shutdown()
+            self._joined = False
+
+
+def reason_of(error: RayError) -> str:
+    """In a few words: the error itself if the function raised it, else the first sentence that Ray says."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].strip() if isinstance(error, RayTaskError) else lines[0].split(". ")[0].rstrip(".")

@@ -29,6 +29,7 @@ from straggler.sweeps.summaries import known
 __all__ = ["Drawn", "account", "claim_rows", "draw", "judged", "layouts", "source_summaries"]
 
 LABELS = ("table", "protocol", "row", "column")
+TIMES = {"seconds": "Training time", "host_seconds": "Time on the machine"}
 
 
 def layouts(study: Study, cells: Iterable[Cell]) -> list[Layout]:
@@ -150,8 +151,7 @@ class Drawn:
 
 def times(summaries: pl.DataFrame) -> list[tuple[str, list[str], list[list[str]]]]:
     """The source's time beside ours: of training, virtual or real, and of the computer that ran it."""
-    titles = {"seconds": "Training time", "host_seconds": "Time on the machine"}
-    found = [(title, *time_rows(summaries, fact)) for fact, title in titles.items()]
+    found = [(title, *time_rows(summaries, fact)) for fact, title in TIMES.items()]
     return [(title, columns, rows) for title, columns, rows in found if rows]
 
 
@@ -199,8 +199,11 @@ def page(
     ]
     for found, layout in tables:
         parts += [f"### {layout.name}", layout.caption + ".", as_markdown(found, layout)]
+    measured = summaries["protocol"].is_in(["processes", "ray"]).any()
+    note = "Virtual, but where it says processes or ray: there the seconds are of the machine at hand."
     for title, columns, rows in times(summaries):
-        parts += [f"### {title}", markdown_table(columns, rows)]
+        virtual = measured and title == TIMES["seconds"]
+        parts += [f"### {title}", note if virtual else "", markdown_table(columns, rows)]
     for caption, table in study.more(summaries) if study.more else ():
         parts += [f"### {caption.split(':')[0]}", caption + ".", table]
     parts += ["## Figures"] if figures else []

@@ -45,6 +45,11 @@ class Task:
     def id(self) -> str:
         return self.experiment.id
 
+    @property
+    def in_real_time(self) -> bool:
+        """Its seconds are measured, so that nothing else may run beside it."""
+        return self.experiment.engine != "simulator"
+
 
 def tasks(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Task]:
     """Every cell with every seed, the same seeds for all; identical experiments are one task."""

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,8 @@ from rich.console import Console
 from straggler.sweeps.cells import Cell, Task, tasks
 from straggler.sweeps.cost import Stopwatch
 from straggler.sweeps.display import Display
-from straggler.sweeps.fleet import Fleet
+from straggler.sweeps.fleet import Fleet, Told
+from straggler.sweeps.ray_fleet import RayFleet
 from straggler.sweeps.summaries import Summaries, labels_of
 
 __all__ = ["Plan", "conduct", "plan"]
@@ -40,9 +41,10 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Of waiting, with all processes busy."""
-        work = [task.seconds for task in self.tasks]
-        return max(sum(work) / self.jobs, max(work, default=0.0))
+        """Of waiting: with all processes busy, and then for one run in real time after another."""
+        apart = sum(task.seconds for task in self.tasks if task.in_real_time)
+        work = [task.seconds for task in self.tasks if not task.in_real_time]
+        return max(sum(work) / self.jobs, max(work, default=0.0)) + apart
 
 
 def plan(
@@ -71,11 +73,13 @@ def plan(
     return Plan(name, found, seeds, runs, data, jobs or os.cpu_count() or 1, len(every) - len(found))
 
 
-def conduct(plan: Plan, results: Path, console: Console) -> dict[str, str]:
+def conduct(
+    plan: Plan, results: Path, console: Console, fleet: Fleet | RayFleet | None = None
+) -> dict[str, str]:
     """Run what is missing and write the summaries as they come; the reasons of those that failed, by id."""
     summaries = Summaries(results, labels_of(plan.tasks))
     failures: dict[str, str] = {}
-    told = Fleet(plan.jobs, plan.runs, plan.data).run(plan.tasks)
+    told = in_order(plan, fleet or Fleet(plan.jobs, plan.runs, plan.data))
     with (
         stoppable(),
         kept(summaries) as keep,
@@ -88,11 +92,20 @@ def conduct(plan: Plan, results: Path, console: Console) -> dict[str, str]:
             elif news.what == "failed":
                 failures[news.task.id] = news.content
                 display.failed(news.task, news.content)
+            elif news.what == "again":
+                display.again(news.task, news.content)
             else:
                 summaries.add(news.task, news.content)
                 display.done(news.task)
             keep()
     return failures
+
+
+def in_order(plan: Plan, fleet: Fleet | RayFleet) -> Generator[Told]:
+    """Side by side what is in virtual time; then, one at a time on this machine, what measures real time."""
+    yield from fleet.run(task for task in plan.tasks if not task.in_real_time)
+    alone = Fleet(1, plan.runs, plan.data, fleet.address)
+    yield from alone.run(task for task in plan.tasks if task.in_real_time)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""How long a run will take on one core: its gradients times what one costs here."""
+"""How long a run will take on one core, or in real time on all: its gradients times what one costs here."""
 
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,11 @@ class Stopwatch:
             each, samples = self._measured(experiment)
         except (ValueError, RuntimeError, OSError):
             return 0.0  # it will fail, and say so
-        evaluations = (
-            7 / 6 + self._evaluations(experiment) / 6
-        )  # in training sets; a test set is about a sixth
+        # in training sets, of which a test set is about a sixth
+        evaluations = 7 / 6 + self._evaluations(experiment) / 6
         batches = evaluations * samples / experiment.batch_size
-        return each * (gradients(experiment, samples) + FORWARD * batches)
+        cores = min(experiment.workers, os.cpu_count() or 1) if task.in_real_time else 1
+        return each * (gradients(experiment, samples) / cores + FORWARD * batches)
 
     def _measured(self, experiment: Experiment) -> tuple[float, int]:
         kind = (str(experiment.dataset), str(experiment.model), experiment.batch_size)

@@ -57,6 +57,10 @@ class Display:
         self.console.print(f"{self.title}: {task.id} failed: {reason}", style="red", markup=False)
         self.spent(task, 1.0)
 
+    def again(self, task: Task, reason: str) -> None:
+        self.console.print(f"{self.title}: {task.id} is run again: {reason}", style="dim", markup=False)
+        self.spent(task, 0.0)
+
     def left(self) -> float | None:
         """Seconds; unknown at first."""
         worked, elapsed = sum(self._spent.values()), time.monotonic() - self._began

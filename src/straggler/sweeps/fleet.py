@@ -16,7 +16,7 @@ from straggler.observe import Progress
 from straggler.sweeps.cells import Task
 from straggler.sweeps.facts import Facts, facts_of
 
-__all__ = ["Fleet", "Told"]
+__all__ = ["Fleet", "Told", "attempt"]
 
 PATIENCE = 20.0  # seconds that a process has to save its run when the sweep is interrupted
 CONTEXT = multiprocessing.get_context("spawn")
@@ -24,10 +24,10 @@ CONTEXT = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Told:
-    """What a process says of its task: how far it is (0 to 1), that it is done, or why it failed."""
+    """What is heard of a task: how far it is (0 to 1), that it is done, why it failed or is run again."""
 
     task: Task
-    what: Literal["spent", "done", "failed"]
+    what: Literal["spent", "done", "failed", "again"]
     content: Any  # a number, facts, a sentence
 
 
@@ -47,6 +47,7 @@ class Fleet:
     jobs: int
     runs: Path
     data: Path | None = None
+    address: str | None = None  # of the Ray cluster that runs of the ray engine join
     _seats: list[Seat] = field(default_factory=list)
 
     def run(self, tasks: Iterable[Task]) -> Generator[Told]:
@@ -78,11 +79,12 @@ class Fleet:
 
     def _give(self, seat: Seat, task: Task) -> None:
         seat.task = task
+        order = task.experiment.resolved(), self.runs, self.data, task.keep, self.address
         try:
-            seat.line.send((task.experiment.resolved(), str(self.runs), self.data, task.keep))
+            seat.line.send(order)
         except OSError:  # it died while it was idle
             seat.process, seat.line = start()
-            seat.line.send((task.experiment.resolved(), str(self.runs), self.data, task.keep))
+            seat.line.send(order)
 
     def _hear(self, seat: Seat) -> Told:
         task = seat.task
@@ -112,23 +114,24 @@ def serve(line: Connection) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     while True:
         try:
-            settings, runs, data, keep = line.recv()
+            order = line.recv()
         except EOFError:
             return
-        line.send(attempt(settings, Path(runs), data, keep, lambda seen: line.send(("spent", seen.spent))))
+        line.send(attempt(lambda seen: line.send(("spent", seen.spent)), *order))
 
 
 def attempt(
+    progress: Callable[[Progress], None],
     settings: dict[str, Any],
     runs: Path,
     data: Path | None,
     keep: tuple[str, ...],
-    progress: Callable[[Progress], None],
+    address: str | None = None,
 ) -> tuple[str, Facts | str]:
     """Run an experiment on this core, or find it done; an error is an answer too."""
     try:
         experiment = Experiment(**settings)
-        record = experiment.run(runs, jobs=1, data=data, progress=progress)
+        record = experiment.run(runs, jobs=1, data=data, progress=progress, address=address)
         return "done", facts_of(experiment, record, keep, data)
     except KeyboardInterrupt:
         raise SystemExit(0) from None  # saved, because the sweep ends
