@@ -38,7 +38,8 @@ def asu_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
     """Ours beside the report's, by data set."""
     tables = {"MNIST": ("4", "7", "8"), "CIFAR-10": ("5", "9", "10"), "Fashion-MNIST": ("6", "11", "12")}
     panels = [(name, of(summaries, *which)) for name, which in tables.items()]
-    return [draw.beside_source([(n, runs) for n, runs in panels if len(runs)], results / "beside.png")]
+    panels = [(name, runs) for name, runs in panels if len(runs)]
+    return [draw.beside_source(panels, results / "beside.png")] if panels else []
 
 
 def gap_aware_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
