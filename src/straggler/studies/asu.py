@@ -50,8 +50,7 @@ TABLES = {
     "6": "Baselines on Fashion-MNIST; test accuracy (%)",
     "11": "Changes to synchronous Fashion-MNIST; test accuracy (%)",
     "12": "Changes to asynchronous Fashion-MNIST; test accuracy (%)",
-    "wall": "Baselines in real time, five workers on the machine at hand, whose seconds they are; "
-    "test accuracy (%)",
+    "wall": "Baselines in real time on the machine at hand, five processes or Ray actors; test accuracy (%)",
 }
 
 
