@@ -276,6 +276,32 @@ def test_a_study_is_drawn_from_summaries_alone(name: str, tmp_path: Path) -> Non
     assert (tmp_path / "tables" / f"{drawn.tables[0][1].name}.tex").is_file()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rehearsal_says_so_and_judges_nothing(name: str, tmp_path: Path) -> None:
+    """Even of summaries from which verdicts would follow."""
+    committed = Path(__file__).parents[1] / "results" / name / "summaries.parquet"
+    (tmp_path / "summaries.parquet").write_bytes(committed.read_bytes())
+    drawn = draw(STUDIES[name], tmp_path, rehearsal=True)
+    page = (tmp_path / "README.md").read_text()
+    assert {one.verdict for one in drawn.verdicts} <= {"rehearsed", "not measured"}
+    assert any(one.verdict == "rehearsed" for one in drawn.verdicts)
+    assert "This is a rehearsal, not a result." in page and f"`straggler study {name} --quick`" in page
+    assert "replicated" not in page and "inconclusive" not in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_rehearsed_can_be_drawn(name: str, tmp_path: Path) -> None:
+    """Few cells leave tables and figures with next to nothing in them."""
+    committed = pl.read_parquet(Path(__file__).parents[1] / "results" / name / "summaries.parquet")
+    quick = STUDIES[name].chosen("default", quick=True)
+    labels = pl.DataFrame([dict(cell.labels) for cell in quick])
+    few = committed.join(labels, on=labels.columns, how="semi").filter(pl.col("seed") == 0)
+    assert len(few) >= 4  # not all of them may have been run
+    few.write_parquet(tmp_path / "summaries.parquet")
+    drawn = draw(STUDIES[name], tmp_path, rehearsal=True)
+    assert drawn.tables and list(tmp_path.glob("*.png"))
+
+
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="run straggler study epfl first"):
         draw(EPFL, tmp_path)

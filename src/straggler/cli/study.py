@@ -82,6 +82,8 @@ def study(
     """
     if name not in STUDIES:
         raise InputError(f"unknown study {name!r}; {suggestion(name, STUDIES)}")
+    if quick and into is not None:
+        raise InputError(f"--into {into}: a rehearsal judges no claims; leave out --quick or --into")
     chosen = STUDIES[name]
     names = [table.strip() for table in tables.split(",")] if tables else []
     cells = chosen.chosen(scale, names, quick, only or [])
@@ -91,21 +93,23 @@ def study(
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)
         failed = carry_out(plan(title, cells, range(count), runs, data, jobs, folder), folder, dry_run)
-    if quick and not dry_run:
-        out.print(listing("rehearsal", *sweep_rows(known(folder), ["table", "protocol", "row", "column"])))
-    elif not dry_run and (draw_only or known(folder).height):
-        show(chosen, folder, scale, names, into)
+    if not dry_run and (draw_only or known(folder).height):
+        show(chosen, folder, scale, names, into, quick)
     end_with(failed)
 
 
-def show(study: Study, folder: Path, scale: Scale, names: list[str], into: Path | None) -> None:
+def show(
+    study: Study, folder: Path, scale: Scale, names: list[str], into: Path | None, rehearsal: bool
+) -> None:
     """Draw what the summaries say, and print the tables and verdicts."""
-    drawn = draw(study, folder, scale)
+    drawn = draw(study, folder, scale, rehearsal)
     for found, layout in drawn.tables:
         if not names or layout.name in names:
             out.print(as_terminal(found, layout))
     columns, rows = claim_rows(drawn.verdicts)
     out.print(listing("claims", columns[:-1], [row[:-1] for row in rows]))  # what was measured is on the page
+    if rehearsal:
+        out.print("this is a rehearsal: no number above is a result, no claim is judged")
     out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
     if into is not None:
         try:

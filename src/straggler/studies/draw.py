@@ -1,7 +1,7 @@
 """A study's results from its summaries alone: tables, claims, figures and one readable page."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -17,6 +17,12 @@ from straggler.sweeps.cells import Cell
 from straggler.sweeps.summaries import known
 
 __all__ = ["Drawn", "account", "claim_rows", "draw", "judged", "layouts", "source_summaries"]
+
+REHEARSAL = (
+    "> **This is a rehearsal, not a result.** A few cells were trained for a moment, with one seed, to see "
+    "that everything works and how it will look. No accuracy below says anything about the source, and no "
+    "claim is judged: *rehearsed* only means that its statistic could be computed."
+)
 
 
 def layouts(study: Study, cells: Iterable[Cell]) -> list[Layout]:
@@ -45,6 +51,11 @@ def source_summaries(cells: Iterable[Cell]) -> pl.DataFrame:
 def judged(study: Study, summaries: pl.DataFrame, cells: Iterable[Cell]) -> list[Judged]:
     source = source_summaries(cells)
     return [judge(claim, summaries, source) for claim in study.claims]
+
+
+def unjudged(found: Iterable[Judged]) -> list[Judged]:
+    """A rehearsal measures, but nothing follows from it."""
+    return [one if one.effect is None else replace(one, verdict="rehearsed") for one in found]
 
 
 def claim_rows(found: Iterable[Judged]) -> tuple[list[str], list[list[str]]]:
@@ -104,11 +115,11 @@ class Drawn:
     verdicts: list[Judged]
 
 
-def draw(study: Study, results: Path, scale: Scale = "default") -> Drawn:
+def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool = False) -> Drawn:
     """Write the tables (Markdown, CSV, LaTeX), the figures, and a page with these and the claims."""
-    summaries = known(results)
+    summaries, command = known(results), command_of(study, scale, rehearsal)
     if summaries.is_empty():
-        raise InputError(f"{results} has no summaries.parquet; run straggler study {study.name} first")
+        raise InputError(f"{results} has no summaries.parquet; run {command} first")
     cells = study.chosen(scale)
     tables = [(entries(summaries, layout), layout) for layout in layouts(study, cells)]
     tables = [(found, layout) for found, layout in tables if found]
@@ -118,29 +129,39 @@ def draw(study: Study, results: Path, scale: Scale = "default") -> Drawn:
         write_text(results / "tables" / f"{layout.name}.tex", as_latex(found, layout))
     figures = study.figures(summaries, results) if study.figures else []
     verdicts = judged(study, summaries, cells)
-    write_text(results / "README.md", page(study, summaries, tables, verdicts, figures))
+    if rehearsal:
+        verdicts = unjudged(verdicts)
+    parts = [*introduction(study, summaries, command), REHEARSAL if rehearsal else ""]
+    parts += ["## Claims", markdown_table(*claim_rows(verdicts)), "" if rehearsal else explained(verdicts)]
+    parts += measured(study, summaries, tables, figures)
+    write_text(results / "README.md", "\n\n".join(part for part in parts if part) + "\n")
     return Drawn(tables, verdicts)
 
 
-def page(
+def command_of(study: Study, scale: Scale, rehearsal: bool) -> str:
+    """What one types to run it."""
+    words = ["straggler study", study.name, "--quick" if rehearsal else ""]
+    return " ".join(filter(None, [*words, "--scale paper" if scale == "paper" else ""]))
+
+
+def introduction(study: Study, summaries: pl.DataFrame, command: str) -> list[str]:
+    """What it is, and how it is made again."""
+    return [
+        f"# {study.title}",
+        f"{study.source}. {summaries['id'].n_unique()} runs. Ours is the mean over the seeds that "
+        "converged ± the half width of its 95 % interval (Student's t); NC: no convergence.",
+        f"From these summaries: `{command} --draw`. From nothing: `{command}`.",
+    ]
+
+
+def measured(
     study: Study,
     summaries: pl.DataFrame,
     tables: list[tuple[list[Entry], Layout]],
-    verdicts: list[Judged],
     figures: list[Path],
-) -> str:
-    runs = summaries["id"].n_unique()
-    parts = [
-        f"# {study.title}",
-        f"{study.source}. {runs} runs. Ours is the mean over the seeds that "
-        "converged ± the half width of its 95 % interval (Student's t); NC: no convergence.",
-        f"From these summaries: `straggler study {study.name} --draw`. "
-        f"From nothing: `straggler study {study.name}`.",
-        "## Claims",
-        markdown_table(*claim_rows(verdicts)),
-        explained(verdicts),
-        "## Tables",
-    ]
+) -> list[str]:
+    """Tables and figures."""
+    parts = ["## Tables"]
     for found, layout in tables:
         parts += [f"### {layout.name}", layout.caption + ".", as_markdown(found, layout)]
     for fact, title in (("seconds", "Training time"), ("host_seconds", "Time on the machine")):
@@ -149,5 +170,4 @@ def page(
     for caption, table in study.more(summaries) if study.more else ():
         parts += [f"### {caption.split(':')[0]}", caption + ".", table]
     parts += ["## Figures"] if figures else []
-    parts += [f"![{figure.stem}]({figure.name})" for figure in figures]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return parts + [f"![{figure.stem}]({figure.name})" for figure in figures]

@@ -20,11 +20,6 @@ PICTURES = (".png", ".svg", ".jpg", ".jpeg", ".webp")
 MOST_BYTES = 20_000_000  # of a picture that goes into a page
 
 
-def count_runs(summaries: pl.DataFrame) -> int:
-    """Cells may share a run."""
-    return summaries["id"].n_unique() if "id" in summaries.columns else len(summaries)
-
-
 def is_study(folder: Path) -> bool:
     """Whether there is anything in a folder that a study leaves."""
     if not folder.is_dir() or (folder / "experiment.toml").exists():
@@ -89,14 +84,24 @@ class Study:
         return [Picture(name, source) for name, source in pictures if source]
 
     @cached_property
-    def runs(self) -> int:
-        """How many runs its summaries are of."""
+    def summaries(self) -> list[pl.DataFrame]:
         tables = sorted(self.path.glob("summar*.parquet"))
         try:
-            return sum(count_runs(pl.read_parquet(table)) for table in tables)
+            return [pl.read_parquet(table) for table in tables]
         except (OSError, pl.exceptions.PolarsError) as error:
             self.trouble.append(f"summaries cannot be read: {str(error).splitlines()[0]}")
-            return 0
+            return []
+
+    @property
+    def ids(self) -> list[str]:
+        """Of its runs; cells may share one."""
+        tables = [table["id"] for table in self.summaries if "id" in table.columns]
+        return list(dict.fromkeys(str(name) for names in tables for name in names))
+
+    @property
+    def runs(self) -> int:
+        """How many runs its summaries are of."""
+        return len(self.ids) + sum(len(table) for table in self.summaries if "id" not in table.columns)
 
     def verdicts(self) -> dict[str, int]:
         """How often each verdict was given."""
