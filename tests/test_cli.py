@@ -426,8 +426,14 @@ def test_a_damaged_data_file(
 MISUSE: dict[str, tuple[list[str], list[str]]] = {
     "no such option": (["run", "--bogus"], ["--bogus", "see straggler run --help"]),
     "an option misspelt": (["run", "--worker", "3"], ["--worker", "--workers", "see straggler run --help"]),
-    "no number": (["run", "--lr", "abc"], ["'--lr'", "'abc'", "float", "see straggler run --help"]),
-    "too small": (["run", "--jobs", "0"], ["'--jobs'", "0", "x>=1", "see straggler run --help"]),
+    "no number": (
+        ["run", "--lr", "abc"],
+        ["'--lr'", "'abc' is given", "valid number", "see straggler run --help"],
+    ),
+    "too small": (
+        ["run", "--jobs", "0"],
+        ["'--jobs'", "'0' is given", "or equal to 1", "see straggler run --help"],
+    ),
     "no value": (["run", "--lr"], ["--lr", "requires an argument", "see straggler run --help"]),
     "no such command": (["frobnicate"], ["'frobnicate'", "see straggler --help"]),
     "a command misspelt": (["rum"], ["'rum'", "'run'", "see straggler --help"]),
@@ -445,6 +451,20 @@ def test_misuse_is_one_line(what: str, straggler: Command, here: Path) -> None:
     arguments, needles = MISUSE[what]
     check_refusal(straggler(*arguments), needles)
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["densities", "--out", "/proc/none/x.png"],
+        ["speedup", "--workers", "1", "--iterations", "1", "--repetitions", "1", "--out", "/proc/x.csv"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_place_that_cannot_be_written_is_said_in_a_line(arguments: list[str], straggler: Command) -> None:
+    done = straggler(*arguments)
+    assert done.code == 2 and done.err.splitlines()[-1].startswith("error: ") and "Traceback" not in done.err
+    assert "/proc/" in done.err and "choose a file or folder" in done.err
 
 
 def test_no_command_shows_the_help(straggler: Command) -> None:

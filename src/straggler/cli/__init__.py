@@ -40,6 +40,9 @@ def main() -> None:
         complain(str(error), code=2)
     except DurationError as error:
         complain(f"the run failed: {error}", code=1)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        place = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        complain(f"{place}; choose a file or folder that can be read and written", code=2)
     except Exception as error:
         traceback.print_exc()
         complain(f"the run failed: {error}", code=1)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 
@@ -44,6 +45,9 @@ def check_suffix(file: Path, allowed: tuple[str, ...]) -> None:
 def misused(error: typer.TyperException) -> str:
     """What is wrong with a command line, in one line with the remedy."""
     said = " ".join(str(getattr(error, "format_message", error.__str__)()).split()).removesuffix(".")
+    if isinstance(error.__cause__, ValidationError):  # which says the rule, but not what was given
+        given = error.__cause__.errors()[0]["input"]
+        said = said.replace("Input should be", f"{given!r} is given, it must be").replace("Value error, ", "")
     if not said:  # nothing was asked for, and so the help was shown
         sys.exit(2)
     context = getattr(error, "ctx", None)  # without one, the command was found and its options are wrong

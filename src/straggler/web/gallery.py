@@ -12,6 +12,7 @@ from straggler.data.datasets import DataError, DataSet
 from straggler.data.partitions import class_counts
 from straggler.experiment import Experiment
 from straggler.problem import Supervised
+from straggler.record import RecordError
 from straggler.web import staleness
 from straggler.web.calibration import calibration
 from straggler.web.classes import by_class, confusion, partition
@@ -24,6 +25,7 @@ from straggler.web.trajectory import trajectory
 __all__ = ["counted", "gallery", "live_gallery", "named", "partition_counts"]
 
 T = TypeVar("T")
+READING = (OSError, RecordError, pl.exceptions.PolarsError)
 MOST_IN_DETAIL = 8  # runs of which each has pictures of its own
 MOST_COLUMNS = 200  # workers in the picture of the data
 
@@ -62,7 +64,7 @@ def attempted(runs: Sequence[Facts], what: str, build: Callable[[], T]) -> T | N
     """What is built, or None and a remark: a record may hold anything, and the rest is still shown."""
     try:
         return build()
-    except (ValueError, TypeError, KeyError, AttributeError, pl.exceptions.PolarsError) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, *READING) as error:
         runs[0].trouble.append(f"no picture of {what}: {type(error).__name__} {str(error)[:200]}")
         return None
 

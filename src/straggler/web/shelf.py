@@ -85,9 +85,7 @@ class Shelf:
         with self._lock:
             found: dict[str, tuple[Stamp, dict[str, Any]]] = {}
             for folder in folders(self.results):
-                if is_study(folder) or (folder / PROGRESS).is_file():
-                    names = sorted({entry.name for entry in folder.iterdir()} - {PROGRESS, ".lock"})
-                    stamp = (tuple(names), *stamp_of(folder, names))
+                if (stamp := study_stamp(folder)) is not None:
                     before = self._studies.get(folder.name)
                     row = before[1] if before and before[0] == stamp else study_row(folder)
                     found[folder.name] = (stamp, row)
@@ -128,9 +126,15 @@ class Shelf:
                 self._parts.pop(forgotten, None)
             return before
 
+    def chosen(self, names: Sequence[str]) -> list[str]:
+        """Each once, and no more than a page can show."""
+        if not names:
+            raise RecordError("no run is named; say which: ?id=…")
+        return list(dict.fromkeys(names))[:MOST_COMPARED]
+
     def page(self, names: Sequence[str], whole: bool) -> str:
         """Pictures and words of some runs as JSON."""
-        found = [self.facts(name) for name in list(dict.fromkeys(names))[:MOST_COMPARED]]
+        found = [self.facts(name) for name in self.chosen(names)]
         key = (whole, *(stamp for stamp, _ in found), *names)
         page = self._pages.get(key)
         if page is None:
@@ -174,7 +178,9 @@ def described(runs: Sequence[Facts], whole: bool) -> dict[str, Any]:
 def folders(place: Path) -> list[Path]:
     try:
         return sorted(
-            Path(entry.path) for entry in os.scandir(place) if entry.is_dir() and NAME.fullmatch(entry.name)
+            Path(entry.path)
+            for entry in os.scandir(place)
+            if entry.is_dir(follow_symlinks=False) and NAME.fullmatch(entry.name)
         )
     except OSError:
         return []
@@ -209,18 +215,28 @@ def row_of(folder: Path) -> dict[str, Any]:
     return row
 
 
+def study_stamp(folder: Path) -> Stamp | None:
+    """Changes with any file but the progress, which is looked at by itself; None if there is no study."""
+    try:
+        if not is_study(folder) and not (folder / PROGRESS).is_file():
+            return None
+        names = sorted({entry.name for entry in folder.iterdir()} - {PROGRESS, ".lock"})
+    except OSError:
+        return None
+    return (tuple(names), *stamp_of(folder, names))
+
+
 def study_row(folder: Path) -> dict[str, Any]:
     """What the list of studies shows of one; the ids of its runs are those that are known or planned."""
-    study = Study(folder).read()
+    study = Study(folder)
+    row: dict[str, Any] = {"name": study.name, "runs": 0, "verdicts": {}, "report": is_study(folder)}
     planned = progress_of(folder).get("ids", [])
-    return {
-        "name": study.name,
-        "runs": study.runs,
-        "verdicts": study.verdicts(),
-        "report": is_study(folder),
-        "ids": list(dict.fromkeys([*study.ids, *planned])),
-        "trouble": study.trouble[:1],
-    }
+    try:
+        study.read()
+        row |= {"runs": study.runs, "verdicts": study.verdicts()}
+        return row | {"ids": list(dict.fromkeys([*study.ids, *planned])), "trouble": study.trouble[:1]}
+    except (OSError, ValueError, TypeError, RuntimeError, pl.exceptions.PolarsError) as error:
+        return row | {"ids": planned, "trouble": [str(error).splitlines()[0][:300]]}
 
 
 def alive(

@@ -3,6 +3,7 @@
 import base64
 import json
 import mimetypes
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,7 +47,7 @@ class Study:
     def documents(self) -> dict[str, str]:
         """The Markdown files as safe HTML: whatever HTML they hold is shown as text."""
         found = {}
-        for file in sorted(self.path.glob("*.md")):
+        for file in self._own(self.path.glob("*.md")):
             try:
                 found[file.stem] = self._render(file.read_text())
             except (OSError, UnicodeDecodeError) as error:
@@ -60,7 +61,8 @@ class Study:
 
     def texts(self) -> dict[str, str]:
         """The Markdown files as they are."""
-        return {file.stem: file.read_text(errors="replace") for file in sorted(self.path.glob("*.md"))}
+        files = self._own(self.path.glob("*.md"))
+        return {file.stem: file.read_text(errors="replace") for file in files}
 
     @cached_property
     def claims(self) -> list[dict[str, Any]]:
@@ -77,7 +79,7 @@ class Study:
     @cached_property
     def pictures(self) -> list[Picture]:
         """Figures that no document shows already."""
-        files = sorted(file for file in self.path.rglob("*") if file.suffix.lower() in PICTURES)
+        files = self._own(file for file in self.path.rglob("*") if file.suffix.lower() in PICTURES)
         shown = " ".join(self.texts().values())
         wanted = [file for file in files if file.name not in shown]
         pictures = [(file.stem, self._embedded(file)) for file in wanted]
@@ -111,6 +113,16 @@ class Study:
             counts[verdict] = counts.get(verdict, 0) + 1
         return counts
 
+    def _own(self, files: Iterable[Path]) -> list[Path]:
+        """The files that are in the folder; a link that leads elsewhere does not count."""
+        return sorted(file for file in files if self._inside(file) and file.is_file())
+
+    def _inside(self, file: Path) -> bool:
+        try:
+            return file.resolve().is_relative_to(self.path.resolve())
+        except (OSError, ValueError, RuntimeError):  # a name with a null in it, a circle of links
+            return False
+
     def _render(self, text: str) -> str:
         reader = MarkdownIt("commonmark", {"html": False}).enable("table")
         tokens = reader.parse(text)
@@ -122,9 +134,9 @@ class Study:
         """A page in one file brings its pictures along; those from elsewhere are left out."""
         for child in token.children or []:
             if child.type == "image":
-                file = (self.path / unquote(str(child.attrs.get("src", "")))).resolve()
-                inside = file.is_relative_to(self.path.resolve()) and file.suffix.lower() in PICTURES
-                child.attrs["src"] = (self._embedded(file) if inside else "") or "data:,"
+                file = self.path / unquote(str(child.attrs.get("src", "")))
+                ours = self._inside(file) and file.suffix.lower() in PICTURES
+                child.attrs["src"] = (self._embedded(file) if ours else "") or "data:,"
 
     def _embedded(self, file: Path) -> str:
         try:
