@@ -345,6 +345,24 @@ def test_one_bad_record_is_a_row_that_says_so(tmp_path: Path) -> None:
         json.loads(shelf.page([name], whole=True))
 
 
+@pytest.mark.parametrize(
+    ("said", "instead"),
+    [
+        ("workers = 4", "workers = 1000000000"),
+        ('dataset = "mixture"', 'dataset = "mixture(samples=1000000000)"'),
+    ],
+)
+def test_a_record_that_claims_to_be_huge_is_not_dealt_again(tmp_path: Path, said: str, instead: str) -> None:
+    run = Experiment(dataset="mixture", model="linear", gradients=20).run(tmp_path, jobs=1).path
+    text = (run / "experiment.toml").read_text()
+    assert said in text
+    (run / "experiment.toml").write_text(text.replace(said, instead))
+    started = time.thread_time()
+    page = json.loads(Shelf(tmp_path, tmp_path).page([run.name], whole=True))
+    assert {"loss", "staleness", "timeline"} <= {figure["name"] for figure in page["figures"]}
+    assert time.thread_time() - started < 5
+
+
 def test_odd_files_beside_a_record_cost_their_picture_only(tmp_path: Path) -> None:
     """A calibration of nobody, events of no time, a landscape that is none."""
     run = Experiment(**QUADRATIC).run(tmp_path, jobs=1).path

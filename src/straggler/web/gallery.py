@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from straggler.data.datasets import DataError, DataSet
+from straggler.data.datasets import DataError, DataSet, Mixture
 from straggler.data.partitions import class_counts
 from straggler.experiment import Experiment
 from straggler.problem import Supervised
@@ -27,6 +27,7 @@ __all__ = ["counted", "gallery", "live_gallery", "named", "partition_counts"]
 T = TypeVar("T")
 READING = (OSError, RecordError, pl.exceptions.PolarsError)
 MOST_IN_DETAIL = 8  # runs of which each has pictures of its own
+MOST_NUMBERS = 20_000_000  # of data that are made on the spot
 MOST_COLUMNS = 200  # workers in the picture of the data
 
 
@@ -104,10 +105,16 @@ def per_run(name: str, run: Facts, alone: bool) -> list[Figure]:
 
 def partition_counts(run: Facts) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
     """Samples by worker and class, dealt again as the run did; nothing is fetched for it."""
-    if run.experiment is None:
+    if run.experiment is None or is_huge(run.experiment):
         return None
     keys = ("dataset", "partition", "workers", "seed", "validation")
     return counted(*(str(getattr(run.experiment, key)) for key in keys))
+
+
+def is_huge(experiment: Experiment) -> bool:
+    """Whether dealing the data again would take more memory than a picture is worth."""
+    data = experiment.dataset
+    return isinstance(data, Mixture) and data.samples * data.features > MOST_NUMBERS
 
 
 @lru_cache(maxsize=64)

@@ -46,7 +46,8 @@ function again(page) {
 function words() {
   const rows = shown.map((id) => known.runs.get(id)).filter(Boolean);
   const one = rows.length === 1 && shown.length === 1 ? rows[0] : null;
-  byId("detail-title").textContent = one ? `${one.method} × ${one.workers}, ${one.dataset}` : `${shown.length} runs`;
+  const many = shown.length === 1 ? `run ${shown[0]}` : `${shown.length} runs`;
+  byId("detail-title").textContent = one ? `${one.method ?? "?"} × ${one.workers ?? "?"}, ${one.dataset ?? "?"}` : many;
   byId("detail-words").textContent = one ? sentence(one) : rows.map((row) => `${row.method}: ${row.status}`).join(" · ");
   progress(byId("detail-progress"), one);
   byId("detail-stop").hidden = !(one && known.started[one.id]?.going);
