@@ -107,7 +107,8 @@ def show(
         if not names or layout.name in names:
             out.print(as_terminal(found, layout))
     columns, rows = claim_rows(drawn.verdicts)
-    out.print(listing("claims", columns[:-1], [row[:-1] for row in rows]))  # what was measured is on the page
+    first, *others = [[verdict, claim, *more[:-1]] for claim, verdict, *more in (columns, *rows)]
+    out.print(listing("claims", first, others))  # the verdict is never cut; what was measured is on the page
     if rehearsal:
         out.print("this is a rehearsal: no number above is a result, no claim is judged")
     out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
