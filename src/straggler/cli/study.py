@@ -12,7 +12,7 @@ from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
 from straggler.cli.app import complain, err, out
 from straggler.studies import STUDIES, Study
-from straggler.studies.draw import account, claim_rows, draw
+from straggler.studies.draw import account, claim_rows, draw, holds_results
 from straggler.studies.study import Scale
 from straggler.sweeps.cells import read_sweep
 from straggler.sweeps.conduct import Plan, conduct, plan
@@ -89,6 +89,8 @@ def study(
     cells = chosen.chosen(scale, names, quick, only or [])
     title = name + ("-quick" if quick else "") + ("-paper" if scale == "paper" else "")
     folder = results or Path("results") / title
+    if quick and holds_results(folder):
+        raise InputError(f"--results {folder}: a rehearsal would replace the results there; choose another")
     failed = 0
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)

@@ -16,7 +16,7 @@ from straggler.studies.study import Scale, Study
 from straggler.sweeps.cells import Cell
 from straggler.sweeps.summaries import known
 
-__all__ = ["Drawn", "account", "claim_rows", "draw", "judged", "layouts", "source_summaries"]
+__all__ = ["Drawn", "account", "claim_rows", "draw", "holds_results", "judged", "layouts", "source_summaries"]
 
 REHEARSAL = (
     "> **This is a rehearsal, not a result.** A few cells were trained for a moment, with one seed, to see "
@@ -136,6 +136,12 @@ def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool 
     parts += measured(study, summaries, tables, figures)
     write_text(results / "README.md", "\n\n".join(part for part in parts if part) + "\n")
     return Drawn(tables, verdicts)
+
+
+def holds_results(folder: Path) -> bool:
+    """Whether there is a study's page in a folder that is not that of a rehearsal."""
+    page = folder / "README.md"
+    return page.is_file() and REHEARSAL not in page.read_text(errors="replace")
 
 
 def command_of(study: Study, scale: Scale, rehearsal: bool) -> str:

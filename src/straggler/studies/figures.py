@@ -62,9 +62,9 @@ def gap_aware_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
 
 def training_figures(summaries: pl.DataFrame, curves: pl.DataFrame, results: Path) -> list[Path]:
     """Figures 4 and 7: gap and error over training with 16 workers."""
-    if curves.is_empty():
-        return []
     slow = of(summaries, "2").filter(pl.col("protocol") == "lenet5, lr .01", pl.col("column") == "N = 16")
+    if curves.is_empty() or slow.is_empty():
+        return []
     curves = curves.with_columns(test_error=100 - pl.col("test_accuracy"))
     title = "16 workers, lenet5, lr .01"
     stale = slow.filter((pl.col("row") != "ssgd") & pl.col("converged"))  # a dead network has no gap

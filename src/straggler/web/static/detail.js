@@ -54,10 +54,11 @@ function words() {
 }
 
 export function open(ids) {
-  const container = byId("detail-figures");
-  for (const child of [...container.children]) straggler.forget(child);
-  byId("detail-table").replaceChildren();
-  byId("detail-again").replaceChildren();
+  if (ids.join() !== shown.join()) {  // who comes back finds what was there
+    for (const child of [...byId("detail-figures").children]) straggler.forget(child);
+    byId("detail-table").replaceChildren();
+    byId("detail-again").replaceChildren();
+  }
   shown = ids;
   const names = ids.map(encodeURIComponent).join(",");
   byId("detail-report").href = `/reports/runs/${names}`;

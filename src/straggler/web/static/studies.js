@@ -46,7 +46,7 @@ function progressOf(progress) {
   if (progress.status === "running") {
     made.unshift(bar(progress.part, `${progress.name}: part of the work that is done`));
     const hand = progress.at_hand.map((run) => element("li", {}, named(run), bar(run.part, `${run.what}: part that is done`)));
-    if (hand.length) made.push(element("h4", { textContent: "At hand" }), element("ul", { className: "hand" }, ...hand));
+    if (hand.length) made.push(element("h3", { textContent: "At hand" }), element("ul", { className: "hand" }, ...hand));
   }
   if (WORDS[progress.status]) made.push(element("p", { className: "muted", textContent: WORDS[progress.status] }));
   if (progress.failures.length) {
@@ -74,10 +74,11 @@ function links(study) {
 
 function content(study) {
   const status = study.progress?.status;
-  const title = element("h3", {}, study.name);
+  const title = element("h2", {}, study.name);
   if (status) title.append(" ", element("span", { className: `status-${status}`, textContent: status }));
   const verdicts = Object.entries(study.verdicts ?? {}).map(([verdict, count]) => `${count} ${verdict}`);
-  const words = [study.runs ? `${number(study.runs)} runs in its results` : "", ...verdicts, ...(study.trouble ?? [])];
+  const more = study.runs && study.runs !== study.progress?.done ? `${number(study.runs)} runs in its results` : "";
+  const words = [more, ...verdicts, ...(study.trouble ?? [])];
   const line = element("p", { className: "muted", textContent: words.filter(Boolean).join(" · ") });
   return [title, ...(study.progress ? progressOf(study.progress) : []), line, links(study)];
 }
@@ -92,10 +93,11 @@ function card(study) {
   const made = before?.made ?? element("li", { className: "card" });
   made.dataset.study = study.name;
   const open = made.querySelector("details")?.open ?? false;
-  const focused = made.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const name = (one) => one.getAttribute("href") ?? one.tagName;
+  const focused = made.contains(document.activeElement) && name(document.activeElement);
   made.replaceChildren(...content(study));
   if (open && made.querySelector("details")) made.querySelector("details").open = true;
-  if (focused) [...made.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
+  if (focused) [...made.querySelectorAll("a, summary")].find((one) => name(one) === focused)?.focus();
   cards.set(study.name, { text, made });
   return made;
 }
