@@ -221,7 +221,7 @@ def test_dark_narrow_and_by_keyboard_alone(browser: Browser, here: Site) -> None
         dark = background(page)
         page.keyboard.press("Tab")
         expect(page.locator(".skip")).to_be_focused()
-        for _ in range(3):
+        for _ in range(4):
             page.keyboard.press("Tab")
         expect(page.locator("#theme")).to_be_focused()
         assert page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle") == "solid"

@@ -423,22 +423,54 @@ def test_a_damaged_data_file(
     assert not Path("runs").exists()
 
 
+MISUSE: dict[str, tuple[list[str], list[str]]] = {
+    "no such option": (["run", "--bogus"], ["--bogus", "see straggler run --help"]),
+    "an option misspelt": (["run", "--worker", "3"], ["--worker", "--workers", "see straggler run --help"]),
+    "no number": (
+        ["run", "--lr", "abc"],
+        ["'--lr'", "'abc' is given", "valid number", "see straggler run --help"],
+    ),
+    "too small": (
+        ["run", "--jobs", "0"],
+        ["'--jobs'", "'0' is given", "or equal to 1", "see straggler run --help"],
+    ),
+    "no value": (["run", "--lr"], ["--lr", "requires an argument", "see straggler run --help"]),
+    "no such command": (["frobnicate"], ["'frobnicate'", "see straggler --help"]),
+    "a command misspelt": (["rum"], ["'rum'", "'run'", "see straggler --help"]),
+    "no argument": (["show"], ["missing argument 'RUN'", "see straggler show --help"]),
+    "one too many": (["cite", "asgd", "ssgd"], ["ssgd", "see straggler cite --help"]),
+    "no such choice": (
+        ["report", "x", "--format", "doc"],
+        ["'doc'", "'html'", "see straggler report --help"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MISUSE)
+def test_misuse_is_one_line(what: str, straggler: Command, here: Path) -> None:
+    arguments, needles = MISUSE[what]
+    check_refusal(straggler(*arguments), needles)
+    assert not list(here.iterdir())
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["run", "--bogus"],
-        ["run", "--jobs", "0"],
-        ["frobnicate"],
-        ["show"],
-        ["show", "--bogus"],
+        ["densities", "--out", "/proc/none/x.png"],
+        ["speedup", "--workers", "1", "--iterations", "1", "--repetitions", "1", "--out", "/proc/x.csv"],
     ],
-    ids=" ".join,
+    ids=lambda words: words[0],
 )
-def test_usage_errors(arguments: list[str], straggler: Command, here: Path) -> None:
+def test_a_place_that_cannot_be_written_is_said_in_a_line(arguments: list[str], straggler: Command) -> None:
     done = straggler(*arguments)
-    assert done.code == 2
-    assert "--help" in done.err and "Traceback" not in done.err
-    assert not list(here.iterdir())
+    assert done.code == 2 and done.err.splitlines()[-1].startswith("error: ") and "Traceback" not in done.err
+    assert "/proc/" in done.err and "choose a file or folder" in done.err
+
+
+def test_no_command_shows_the_help(straggler: Command) -> None:
+    done = straggler()
+    assert done.code == 2 and "Usage: straggler" in done.out + done.err
+    assert "error" not in done.err
 
 
 # A failed run.
@@ -669,6 +701,17 @@ def test_sigint_ends_a_run_cleanly(running: subprocess.Popen[str], straggler: Co
     assert record.summary["status"] == "interrupted"
     assert len(record.arrivals) > 0 and record.arrivals["time"].is_sorted()
     assert straggler("show", str(record.path)).code == 0
+
+
+@pytest.mark.slow
+def test_sigint_during_the_imports(here: Path) -> None:
+    command = [sys.executable, "-m", "straggler", "list"]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes)
+    wait_for(lambda: "torch" in Path(f"/proc/{process.pid}/maps").read_text())  # it imports
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "error: interrupted\n")
 
 
 @pytest.mark.slow

@@ -239,6 +239,25 @@ def test_wrong_input_leaves_nothing(runs: dict[str, Path], tmp_path: Path) -> No
     assert [file.name for file in tmp_path.iterdir()] == ["study"]
 
 
+def test_what_is_no_run_among_runs_is_left_out_and_said(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As runs/* gives it: the folder of landscapes, a file."""
+    (tmp_path / "landscapes").mkdir()
+    (tmp_path / "notes.txt").write_text("x")
+    others = [str(tmp_path / name) for name in ("landscapes", "notes.txt")]
+    report([*others, str(runs["asgd"])], tmp_path / "one.md")
+    told = capsys.readouterr().err
+    assert told.count("\n") == 2 and all(f"left out: {other} is neither" in told for other in others)
+    (tmp_path / "one.md").unlink()
+    for nothing in (others[:1], others):
+        with pytest.raises(InputError, match=r"landscapes.*: a run is a folder with .*; name one of these"):
+            report(nothing, tmp_path / "one.md")
+    with pytest.raises(InputError, match="'nobody' names 0 runs"):
+        report(["nobody", str(runs["asgd"])], tmp_path / "one.md")
+    assert not (tmp_path / "one.md").exists()
+
+
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
 

@@ -11,11 +11,13 @@ from straggler.analysis.claims import Claim, judge
 from straggler.analysis.intervals import Interval, interval
 from straggler.analysis.study_tables import Layout, as_csv, as_latex, as_markdown, entries, time_rows
 from straggler.catalogue import InputError
+from straggler.cli.study import study
 from straggler.experiment import Experiment
 from straggler.studies import ASU, EPFL, GAP_AWARE, STUDIES, Study
 from straggler.studies.draw import draw, judged, source_summaries
 from straggler.studies.gap_aware_claims import beyond
 from straggler.sweeps.cells import Cell, tasks
+from straggler.sweeps.summaries import known
 
 NAMES = list(STUDIES)
 
@@ -280,6 +282,46 @@ def test_a_study_is_drawn_from_summaries_alone(name: str, tmp_path: Path) -> Non
     assert len(drawn.verdicts) == len(STUDIES[name].claims)
     assert all(one.claim.statement in page for one in drawn.verdicts)
     assert (tmp_path / "tables" / f"{drawn.tables[0][1].name}.tex").is_file()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rehearsal_says_so_and_judges_nothing(name: str, tmp_path: Path) -> None:
+    """Even of summaries from which verdicts would follow."""
+    committed = Path(__file__).parents[1] / "results" / name / "summaries.parquet"
+    (tmp_path / "summaries.parquet").write_bytes(committed.read_bytes())
+    drawn = draw(STUDIES[name], tmp_path, rehearsal=True)
+    page = (tmp_path / "README.md").read_text()
+    assert {one.verdict for one in drawn.verdicts} <= {"rehearsed", "not measured"}
+    assert any(one.verdict == "rehearsed" for one in drawn.verdicts)
+    assert "This is a rehearsal, not a result." in page and f"`straggler study {name} --quick`" in page
+    assert "replicated" not in page and "inconclusive" not in page
+
+
+def test_a_rehearsal_replaces_no_results(tmp_path: Path) -> None:
+    committed = Path(__file__).parents[1] / "results" / "epfl" / "summaries.parquet"
+    (tmp_path / "summaries.parquet").write_bytes(committed.read_bytes())
+    draw(EPFL, tmp_path)
+    with pytest.raises(InputError, match="would replace the results there; choose another"):
+        study("epfl", quick=True, results=tmp_path, runs=tmp_path / "runs")
+    with pytest.raises(InputError, match="a rehearsal judges no claims"):
+        study("epfl", quick=True, into=tmp_path / "README.md")
+    assert known(tmp_path).height == pl.read_parquet(committed).height and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_rehearsed_can_be_drawn(name: str, tmp_path: Path) -> None:
+    """Few cells leave tables and figures with next to nothing in them."""
+    committed = pl.read_parquet(Path(__file__).parents[1] / "results" / name / "summaries.parquet")
+    quick = STUDIES[name].chosen("default", quick=True)
+    labels = pl.DataFrame([dict(cell.labels) for cell in quick])
+    few = committed.join(labels, on=labels.columns, how="semi").filter(pl.col("seed") == 0)
+    assert len(few) >= 4  # not all of them may have been run
+    few.write_parquet(tmp_path / "summaries.parquet")
+    for curves in (Path(__file__).parents[1] / "results" / name).glob("curves.parquet"):
+        (tmp_path / "curves.parquet").write_bytes(curves.read_bytes())
+    drawn = draw(STUDIES[name], tmp_path, rehearsal=True)
+    assert drawn.tables and list(tmp_path.glob("*.png"))
+    assert not (tmp_path / "training.png").exists()  # of 16 workers, of which there are none here
 
 
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:

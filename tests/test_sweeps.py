@@ -1,11 +1,13 @@
 """Sweeps: grids, paired seeds, one run for identical cells, fail-soft, and going on after a kill."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ from straggler.catalogue import InputError
 from straggler.cli.study import sweep
 from straggler.experiment import Experiment
 from straggler.record import Record
+from straggler.sweeps.bulletin import Bulletin
 from straggler.sweeps.cells import Cell, Task, grid, read_sweep, tasks
 from straggler.sweeps.conduct import conduct, plan
-from straggler.sweeps.display import Display, duration
+from straggler.sweeps.display import duration
 from straggler.sweeps.fleet import Fleet
 from straggler.sweeps.summaries import Summaries, known
+from straggler.sweeps.tally import Tally
 
 TINY = {"dataset": "digits", "model": "linear", "epochs": 0.5, "eval_every": 0}
 QUIET = Console(quiet=True)
@@ -132,14 +136,52 @@ def test_time_left_follows_from_the_work_that_is_done(monkeypatch: pytest.Monkey
     found = tasks([Cell({}, TINY), Cell({}, TINY | {"lr": 0.2})], [0])
     for task in found:
         task.seconds = 10.0
-    with Display(QUIET, "x", found) as display:
-        assert display.left() is None
-        now[0] = 10.0
-        display.spent(found[0], 0.5)
-        assert display.left() == pytest.approx(30.0)  # 5 of 20 took 10
-        display.done(found[0])
-        assert display.left() == pytest.approx(10.0)
+    tally = Tally(found)
+    assert tally.left() is None
+    now[0] = 10.0
+    tally.spent(found[0], 0.5)
+    assert tally.left() == pytest.approx(30.0)  # 5 of 20 took 10
+    tally.succeed(found[0])
+    assert tally.left() == pytest.approx(10.0)
     assert [duration(s) for s in (40, 720, 11160)] == ["40 s", "12 min", "3.1 h"]
+
+
+def test_a_tally_is_told_in_plain_values() -> None:
+    """Every run is done, failed or missing; the work that is done is that of the runs that are over."""
+    found = tasks([Cell({"row": "a"}, TINY), Cell({"row": "b"}, TINY | {"lr": 0.2})], [0, 1])
+    for task in found:
+        task.seconds = 10.0
+    tally = Tally(found, known=3)
+    tally.spent(found[1], 0.5)
+    tally.succeed(found[0])
+    tally.fail(found[2], "no memory")
+    facts = tally.facts()
+    assert [facts[key] for key in ("runs", "done", "failed", "missing")] == [7, 4, 1, 2]
+    assert facts["part"] == pytest.approx(25 / 40)
+    assert facts["at_hand"] == [{"id": found[1].id, "what": "a, seed 1", "part": 0.5}]
+    assert facts["failures"] == [{"id": found[2].id, "what": "b, seed 0", "reason": "no memory"}]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(None, "finished"), (KeyboardInterrupt, "interrupted"), (OSError, "failed")]
+)
+def test_the_last_word_on_a_sweep_says_how_it_ended(
+    tmp_path: Path, error: type[BaseException] | None, status: str
+) -> None:
+    def said() -> str:
+        return str(json.loads((tmp_path / "progress.json").read_text())["status"])
+
+    def until_it_ends() -> None:
+        with Bulletin(tmp_path, Tally([])):
+            assert said() == "running"
+            with pytest.raises(InputError, match="filled by another process; wait"):
+                Bulletin(tmp_path, Tally([])).__enter__()
+            if error is not None:
+                raise error
+
+    with pytest.raises(error) if error else nullcontext():
+        until_it_ends()
+    assert said() == status
 
 
 @pytest.mark.slow
@@ -238,7 +280,7 @@ def test_a_process_that_dies_costs_its_own_run_only(tmp_path: Path) -> None:
 def test_a_sweep_that_is_interrupted_saves_what_runs(tmp_path: Path) -> None:
     cells, _ = read_sweep(sweep_file(tmp_path, SWEEP.replace("epochs = 6", "epochs = 600")))
     told = Fleet(1, tmp_path).run(tasks(cells[:1], [0]))
-    task = next(told).task
+    task = next(news.task for news in told if news.content > 0)  # it trains
     told.close()  # as Ctrl-C does
     assert Record(tmp_path / task.id).summary["status"] == "interrupted"
     assert list((tmp_path / task.id).glob("checkpoint-*"))

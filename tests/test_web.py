@@ -21,6 +21,7 @@ from straggler.web.facts import Facts
 from straggler.web.gallery import partition_counts
 from straggler.web.live import changes
 from straggler.web.preview import preview, rehearse
+from straggler.web.report import html
 from straggler.web.server import serve
 from straggler.web.shelf import Shelf
 from web_server import Site, site
@@ -141,6 +142,7 @@ def test_other_verbs_do_nothing(here: Site, method: str) -> None:
         "/api/figures?id=",
         "/api/figures?id=link",
         "/api/figures?id=%00",
+        "/api/figures",
         "/reports/runs/..%2fsecret",
         "/reports/runs/link",
         "/reports/studies/..%2fruns",
@@ -160,6 +162,7 @@ def test_paths_do_not_leave_their_folder(here: Site, path: str) -> None:
     try:
         answer = here.ask(path)
         assert answer.status in (400, 404)
+        assert "link" not in {row["id"] for row in here.ask("/api/runs").json()}
         assert b"workers" not in answer.body and b"make_app" not in answer.body
     finally:
         link.unlink()
@@ -180,6 +183,12 @@ def test_with_a_token_even_looking_needs_it(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_said(here: Site, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--port \d+: .* --port 0"):
         serve(tmp_path, tmp_path, "127.0.0.1", here.port, None, lambda url: None)
+
+
+@pytest.mark.parametrize("token", ["", "short", "ключ от двери", "a\nb\nc\nd\ne\nf"])
+def test_a_token_that_is_none_is_refused(tmp_path: Path, token: str) -> None:
+    with pytest.raises(InputError, match="at least 8 characters"):
+        serve(tmp_path, tmp_path, "127.0.0.1", 0, token, lambda url: None)
 
 
 def test_another_address_needs_a_token(tmp_path: Path) -> None:
@@ -334,6 +343,56 @@ def test_one_bad_record_is_a_row_that_says_so(tmp_path: Path) -> None:
     json.dumps(list(rows.values()), allow_nan=False)
     for name in rows:
         json.loads(shelf.page([name], whole=True))
+
+
+@pytest.mark.parametrize(
+    ("said", "instead"),
+    [
+        ("workers = 4", "workers = 1000000000"),
+        ('dataset = "mixture"', 'dataset = "mixture(samples=1000000000)"'),
+    ],
+)
+def test_a_record_that_claims_to_be_huge_is_not_dealt_again(tmp_path: Path, said: str, instead: str) -> None:
+    run = Experiment(dataset="mixture", model="linear", gradients=20).run(tmp_path, jobs=1).path
+    text = (run / "experiment.toml").read_text()
+    assert said in text
+    (run / "experiment.toml").write_text(text.replace(said, instead))
+    started = time.thread_time()
+    page = json.loads(Shelf(tmp_path, tmp_path).page([run.name], whole=True))
+    assert {"loss", "staleness", "timeline"} <= {figure["name"] for figure in page["figures"]}
+    assert time.thread_time() - started < 5
+
+
+def test_odd_files_beside_a_record_cost_their_picture_only(tmp_path: Path) -> None:
+    """A calibration of nobody, events of no time, a landscape that is none."""
+    run = Experiment(**QUADRATIC).run(tmp_path, jobs=1).path
+    empty = {"measured": {"mean staleness": 1, "updates per second": 1}, "staleness": [], "parts": []}
+    for calibration in (empty | {"predicted": empty["measured"]}, [], {}, None, 3):
+        (run / "calibration.json").write_text(json.dumps(calibration))
+        page = json.loads(Shelf(tmp_path, tmp_path).page([run.name], whole=True))
+        assert "no picture of the calibration" in page["trouble"][0]
+        assert {"loss", "staleness"} <= {figure["name"] for figure in page["figures"]}
+
+
+def test_one_bad_study_is_a_row_that_says_so(tmp_path: Path) -> None:
+    """Links in a circle, a folder called like a page, an address that cannot be, a page from elsewhere."""
+    for name in ("circle", "folder", "null", "elsewhere"):
+        (tmp_path / "results" / name).mkdir(parents=True)
+        (tmp_path / "results" / name / "README.md").write_text("words ![a](%00.png) ![b](round.png)")
+    (tmp_path / "results" / "circle" / "round.png").symlink_to("round.png")
+    (tmp_path / "results" / "folder" / "page.md").mkdir()
+    (tmp_path / "results" / "folder" / "summaries.parquet").write_text("no")
+    (tmp_path / "secret.md").write_text("hidden words")
+    (tmp_path / "secret.png").write_text("hidden words")
+    for name in ("secret.md", "secret.png"):
+        (tmp_path / "results" / "elsewhere" / name).symlink_to(tmp_path / name)
+    shelf = Shelf(tmp_path / "runs", tmp_path / "results")
+    rows = {row["name"]: row for row in shelf.studies()}
+    assert set(rows) == {"circle", "folder", "null", "elsewhere"}
+    assert "summaries" in rows["folder"]["trouble"][0] and rows["null"]["trouble"] == []
+    for name in rows:
+        page = html([], [shelf.study(name)], embedded=False)
+        assert "words" in page and "hidden" not in page and "aGlkZGVu" not in page
 
 
 def copies(folder: Path, count: int) -> None:

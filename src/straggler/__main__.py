@@ -1,8 +1,19 @@
-"""`python -m straggler` is `straggler`."""
+"""`straggler`, and `python -m straggler`; imports take seconds, and Ctrl-C is quiet during them too."""
 
-from straggler.cli import main
+import sys
 
-__all__: list[str] = []
+__all__ = ["main"]
+
+
+def main() -> None:
+    """The command; what it needs is imported here, so that processes it starts do without."""
+    try:
+        from straggler.cli import main as command
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        sys.exit(130)
+    command()
+
 
 if __name__ == "__main__":
     main()

@@ -26,6 +26,7 @@ __all__ = [
     "Record",
     "RecordError",
     "Recorder",
+    "jsonable",
     "read_table",
     "write_parquet",
     "write_text",

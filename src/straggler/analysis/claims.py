@@ -11,7 +11,7 @@ from straggler.analysis.intervals import Interval, interval
 
 __all__ = ["Claim", "Evidence", "Judged", "Statistic", "Verdict", "judge"]
 
-Verdict = Literal["replicated", "not replicated", "inconclusive", "not measured"]
+Verdict = Literal["replicated", "not replicated", "inconclusive", "not measured", "rehearsed"]
 Statistic = Callable[[pl.DataFrame], Mapping[int, float]]  # of the summaries: a number per seed
 
 

@@ -1,13 +1,15 @@
 """The command line: a thin layer over Experiment and Record, a file per group of commands."""
 
+import sys
 import traceback
 from collections.abc import Callable
 
+import typer
 from pydantic import ValidationError
 
 from straggler.catalogue import InputError, explain
 from straggler.cli import analyse, calibrate, landscapes, look, pages, plot, study, train
-from straggler.cli.app import app, complain
+from straggler.cli.app import app, complain, misused
 from straggler.data.datasets import DataError
 from straggler.delays import DurationError
 from straggler.experiment import Experiment
@@ -29,13 +31,18 @@ for panel, commands in COMMANDS.items():
 def main() -> None:
     """Exit codes: 0; 2 wrong input; 1 a failed run; 130 Ctrl-C."""
     try:
-        app()
+        sys.exit(app(prog_name="straggler", standalone_mode=False) or 0)  # a number only if somebody ended it
+    except typer.TyperException as error:
+        complain(misused(error), code=2)
     except ValidationError as error:
         complain(explain(error, Experiment.model_fields), code=2)
     except (InputError, DataError, RecordError) as error:
         complain(str(error), code=2)
     except DurationError as error:
         complain(f"the run failed: {error}", code=1)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        place = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        complain(f"{place}; choose a file or folder that can be read and written", code=2)
     except Exception as error:
         traceback.print_exc()
         complain(f"the run failed: {error}", code=1)

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import NoReturn
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 
 from straggler.catalogue import InputError
 from straggler.record import Record
 
-__all__ = ["app", "check_suffix", "complain", "err", "find", "out"]
+__all__ = ["app", "check_suffix", "complain", "err", "find", "misused", "out"]
 
 app = typer.Typer(
     help="What happens to SGD when workers are not equally fast.\n\n"
@@ -39,6 +40,19 @@ def check_suffix(file: Path, allowed: tuple[str, ...]) -> None:
     """Refuse a name that does not say what is to be written."""
     if file.suffix not in allowed:
         raise InputError(f"--out {file}: the name must end with {', '.join(allowed)}")
+
+
+def misused(error: typer.TyperException) -> str:
+    """What is wrong with a command line, in one line with the remedy."""
+    said = " ".join(str(getattr(error, "format_message", error.__str__)()).split()).removesuffix(".")
+    if isinstance(error.__cause__, ValidationError):  # which says the rule, but not what was given
+        given = error.__cause__.errors()[0]["input"]
+        said = said.replace("Input should be", f"{given!r} is given, it must be").replace("Value error, ", "")
+    if not said:  # nothing was asked for, and so the help was shown
+        sys.exit(2)
+    context = getattr(error, "ctx", None)  # without one, the command was found and its options are wrong
+    asked = context.command_path if context else " ".join(["straggler", *sys.argv[1:2]])
+    return f"{said[0].lower()}{said[1:]}; see {asked} --help"
 
 
 def complain(message: str, code: int) -> NoReturn:

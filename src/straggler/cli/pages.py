@@ -48,7 +48,9 @@ def report(things: Things, out_file: File = None, format_: Kind = None, runs: Ru
     kind = format_ or by_name(out_file)
     path = out_file or Path(f"report.{kind}")
     studies = [Path(thing) for thing in things if is_study(Path(thing))]
-    records = [find(thing, runs, "--runs").path for thing in things if Path(thing) not in studies]
+    others = [thing for thing in things if Path(thing) not in studies]
+    records = [find(thing, runs, "--runs").path for thing in others if not is_something_else(Path(thing))]
+    skip([thing for thing in others if is_something_else(Path(thing))], bool(records or studies))
     if kind in (Format.pdf, Format.png) and not records:
         raise InputError(
             f"--format {kind} draws runs, and {things[0]} is a study; use html or md, or name its runs"
@@ -58,6 +60,23 @@ def report(things: Things, out_file: File = None, format_: Kind = None, runs: Ru
     for line in trouble:
         err.print(f"left out: {line}", markup=False, soft_wrap=True)
     out.print(f"report in {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
+
+
+def is_something_else(path: Path) -> bool:
+    """Whether a path is there and holds no run, as runs/landscapes does among runs/*."""
+    return path.exists() and not (path / "experiment.toml").is_file()
+
+
+def skip(things: list[str], others: bool) -> None:
+    """Say what is left out, unless nothing is left."""
+    if things and not others:
+        named = things[0] if len(things) == 1 else f"none of {', '.join(things)}"
+        raise InputError(
+            f"{named}: a run is a folder with an experiment.toml, a study one with a README.md or "
+            "summaries.parquet; name one of these"
+        )
+    for thing in things:
+        err.print(f"left out: {thing} is neither a run nor a study", markup=False, soft_wrap=True)
 
 
 def by_name(path: Path | None) -> Format:

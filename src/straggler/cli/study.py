@@ -16,7 +16,7 @@ from straggler.cli import options
 from straggler.cli.app import complain, err, out
 from straggler.progress import Bar
 from straggler.studies import STUDIES, Study
-from straggler.studies.draw import account, claim_rows, draw
+from straggler.studies.draw import account, claim_rows, draw, holds_results
 from straggler.studies.study import Scale
 from straggler.sweeps.cells import read_sweep
 from straggler.sweeps.conduct import Plan, conduct, plan
@@ -106,11 +106,15 @@ def study(
     """
     if name not in STUDIES:
         raise InputError(f"unknown study {name!r}; {suggestion(name, STUDIES)}")
+    if quick and into is not None:
+        raise InputError(f"--into {into}: a rehearsal judges no claims; leave out --quick or --into")
     chosen = STUDIES[name]
     names = [table.strip() for table in tables.split(",")] if tables else []
     cells = chosen.chosen(scale, names, quick, only or [])
     title = name + ("-quick" if quick else "") + ("-paper" if scale == "paper" else "")
     folder = results or Path("results") / title
+    if quick and holds_results(folder):
+        raise InputError(f"--results {folder}: a rehearsal would replace the results there; choose another")
     failed = 0
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)
@@ -120,16 +124,16 @@ def study(
     if chosen.afterwards and not (draw_only or dry_run or quick):
         with Bar(err, name) as bar:
             chosen.afterwards(cells, runs, folder, jobs, data, bar.say, bar.advance)
-    if quick and not dry_run:
-        out.print(listing("rehearsal", *sweep_rows(known(folder), ["table", "protocol", "row", "column"])))
-    elif not dry_run and (draw_only or known(folder).height):
-        show(chosen, folder, scale, names, into)
+    if not dry_run and (draw_only or known(folder).height):
+        show(chosen, folder, scale, names, into, quick)
     end_with(failed)
 
 
-def show(study: Study, folder: Path, scale: Scale, names: list[str], into: Path | None) -> None:
+def show(
+    study: Study, folder: Path, scale: Scale, names: list[str], into: Path | None, rehearsal: bool
+) -> None:
     """Draw what the summaries say, and print the tables and verdicts."""
-    drawn = draw(study, folder, scale)
+    drawn = draw(study, folder, scale, rehearsal)
     for found, layout in drawn.tables:
         if not names or layout.name in names:
             out.print(as_terminal(found, layout))
@@ -139,7 +143,9 @@ def show(study: Study, folder: Path, scale: Scale, names: list[str], into: Path 
     heads, verdicts = claim_rows(drawn.verdicts)
     heads, *rows = [[*row[1:-1], row[0]] for row in (heads, *verdicts)]  # what was measured is on the page
     out.print(listing("claims", heads, rows))
-    if drawn.outdated:
+    if rehearsal:
+        out.print("this is a rehearsal: no number above is a result, no claim is judged")
+    elif drawn.outdated:
         err.print(f"{drawn.outdated} rows are of other settings; run the study to renew them", style="yellow")
     out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
     if into is not None:

@@ -17,7 +17,7 @@ from straggler.data.published import CIFAR10, FASHION_MNIST, MNIST, Array, DataE
 from straggler.data.sources import Debian, Npm, Report, Source, Web
 from straggler.randomness import rng
 
-__all__ = ["DATASETS", "Data", "DataError", "DataSet", "Images", "Status", "status"]
+__all__ = ["DATASETS", "Data", "DataError", "DataSet", "Images", "Mixture", "Status", "status"]
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """A study's results from its summaries alone: tables, claims, figures and one readable page."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -26,7 +26,13 @@ from straggler.studies.study import Scale, Study
 from straggler.sweeps.cells import Cell
 from straggler.sweeps.summaries import known
 
-__all__ = ["Drawn", "account", "claim_rows", "draw", "judged", "layouts", "source_summaries"]
+__all__ = ["Drawn", "account", "claim_rows", "draw", "holds_results", "judged", "layouts", "source_summaries"]
+
+REHEARSAL = (
+    "> **This is a rehearsal, not a result.** A few cells were trained for a moment, with one seed, to see "
+    "that everything works and how it will look. No accuracy below says anything about the source, and no "
+    "claim is judged: *rehearsed* only means that its statistic could be computed."
+)
 
 LABELS = ("table", "protocol", "row", "column")
 TIMES = {"seconds": "Training time", "host_seconds": "Time on the machine"}
@@ -88,6 +94,11 @@ def outdated(summaries: pl.DataFrame, cells: Iterable[Cell]) -> int:
 def judged(study: Study, summaries: pl.DataFrame, cells: Iterable[Cell]) -> list[Judged]:
     source = source_summaries(cells)
     return [judge(claim, summaries, source) for claim in study.claims]
+
+
+def unjudged(found: Iterable[Judged]) -> list[Judged]:
+    """A rehearsal measures, but nothing follows from it."""
+    return [one if one.effect is None else replace(one, verdict="rehearsed") for one in found]
 
 
 def claim_rows(found: Iterable[Judged]) -> tuple[list[str], list[list[str]]]:
@@ -155,11 +166,11 @@ def times(summaries: pl.DataFrame) -> list[tuple[str, list[str], list[list[str]]
     return [(title, columns, rows) for title, columns, rows in found if rows]
 
 
-def draw(study: Study, results: Path, scale: Scale = "default") -> Drawn:
+def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool = False) -> Drawn:
     """Write the tables (Markdown, CSV, LaTeX), the figures, and a page with these and the claims."""
-    summaries = known(results)
+    summaries, command = known(results), command_of(study, scale, rehearsal)
     if summaries.is_empty():
-        raise InputError(f"{results} has no summaries.parquet; run straggler study {study.name} first")
+        raise InputError(f"{results} has no summaries.parquet; run {command} first")
     cells = study.chosen(scale)
     summaries = restated(summaries, cells)
     tables = [(entries(summaries, layout), layout) for layout in layouts(study, cells)]
@@ -170,43 +181,57 @@ def draw(study: Study, results: Path, scale: Scale = "default") -> Drawn:
         write_text(results / "tables" / f"{layout.name}.tex", as_latex(found, layout))
     figures = study.figures(summaries, results) if study.figures else []
     verdicts = judged(study, summaries, cells)
-    others = outdated(summaries, cells)
-    write_text(results / "README.md", page(study, summaries, tables, verdicts, figures, others))
+    others = 0 if rehearsal else outdated(summaries, cells)
+    if rehearsal:
+        verdicts = unjudged(verdicts)
+    warning = f"{others} rows are of runs with other settings than the study has now." if others else ""
+    parts = [*introduction(study, summaries, command), REHEARSAL if rehearsal else warning]
+    parts += ["## Claims", markdown_table(*claim_rows(verdicts)), "" if rehearsal else explained(verdicts)]
+    parts += measured(study, summaries, tables, figures)
+    write_text(results / "README.md", "\n\n".join(part for part in parts if part) + "\n")
     return Drawn(tables, verdicts, times(summaries), others)
 
 
-def page(
+def holds_results(folder: Path) -> bool:
+    """Whether there is a study's page in a folder that is not that of a rehearsal."""
+    page = folder / "README.md"
+    return page.is_file() and REHEARSAL not in page.read_text(errors="replace")
+
+
+def command_of(study: Study, scale: Scale, rehearsal: bool) -> str:
+    """What one types to run it."""
+    words = ["straggler study", study.name, "--quick" if rehearsal else ""]
+    return " ".join(filter(None, [*words, "--scale paper" if scale == "paper" else ""]))
+
+
+def introduction(study: Study, summaries: pl.DataFrame, command: str) -> list[str]:
+    """What it is, and how it is made again."""
+    return [
+        f"# {study.title}",
+        f"{study.source}. {summaries['id'].n_unique()} runs. Ours is the mean over the seeds that "
+        "converged ± the half width of its 95 % interval (Student's t); NC: no convergence.",
+        f"From these summaries: `{command} --draw`. From nothing: `{command}`.",
+    ]
+
+
+def measured(
     study: Study,
     summaries: pl.DataFrame,
     tables: list[tuple[list[Entry], Layout]],
-    verdicts: list[Judged],
     figures: list[Path],
-    others: int,
-) -> str:
-    runs = summaries["id"].n_unique()
-    warning = f"{others} rows are of runs with other settings than the study has now." if others else ""
-    parts = [
-        f"# {study.title}",
-        f"{study.source}. {runs} runs. Ours is the mean over the seeds that "
-        "converged ± the half width of its 95 % interval (Student's t); NC: no convergence.",
-        f"From these summaries: `straggler study {study.name} --draw`. "
-        f"From nothing: `straggler study {study.name}`.",
-        warning,
-        "## Claims",
-        markdown_table(*claim_rows(verdicts)),
-        explained(verdicts),
-        "## Tables",
-    ]
+) -> list[str]:
+    """Tables and figures."""
+    parts = ["## Tables"]
     for found, layout in tables:
         parts += [f"### {layout.name}", layout.caption + ".", as_markdown(found, layout)]
-    measured = summaries["protocol"].is_in(["processes", "ray"]).any()
+    real = summaries["protocol"].is_in(["processes", "ray"]).any()
     note = "Virtual, but where it says processes or ray: there the seconds are of the machine at hand."
     for title, columns, rows in times(summaries):
-        virtual = measured and title == TIMES["seconds"]
+        virtual = real and title == TIMES["seconds"]
         parts += [f"### {title}", note if virtual else "", markdown_table(columns, rows)]
     for caption, table in study.more(summaries) if study.more else ():
         parts += [f"### {caption.split(':')[0]}", caption + ".", table]
     parts += ["## Figures"] if figures else []
     for figure in figures:
         parts += [f"![{figure.stem}]({figure.name})", caption_of(figure)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return parts

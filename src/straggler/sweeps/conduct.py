@@ -11,12 +11,14 @@ from types import FrameType
 
 from rich.console import Console
 
+from straggler.sweeps.bulletin import Bulletin
 from straggler.sweeps.cells import Cell, Task, tasks
 from straggler.sweeps.cost import Stopwatch
 from straggler.sweeps.display import Display
 from straggler.sweeps.fleet import Fleet, Told
 from straggler.sweeps.ray_fleet import RayFleet
 from straggler.sweeps.summaries import Summaries, labels_of
+from straggler.sweeps.tally import Tally
 
 __all__ = ["Plan", "conduct", "plan"]
 
@@ -77,28 +79,31 @@ def conduct(
     plan: Plan, results: Path, console: Console, fleet: Fleet | RayFleet | None = None
 ) -> dict[str, str]:
     """Run what is missing and write the summaries as they come; the reasons of those that failed, by id."""
-    summaries = Summaries(results, labels_of(plan.tasks))
-    failures: dict[str, str] = {}
+    summaries, tally = Summaries(results, labels_of(plan.tasks)), Tally(plan.tasks, plan.known)
     told = in_order(plan, fleet or Fleet(plan.jobs, plan.runs, plan.data))
     with (
         stoppable(),
+        Bulletin(results, tally) as bulletin,
         kept(summaries) as keep,
-        Display(console, plan.name, plan.tasks) as display,
+        Display(console, plan.name, tally) as display,
         closing(told),
     ):
         for news in told:
             if news.what == "spent":
-                display.spent(news.task, news.content)
+                tally.spent(news.task, news.content)
             elif news.what == "failed":
-                failures[news.task.id] = news.content
+                tally.fail(news.task, news.content)
                 display.failed(news.task, news.content)
             elif news.what == "again":
+                tally.spent(news.task, 0.0)
                 display.again(news.task, news.content)
             else:
+                tally.succeed(news.task)
                 summaries.add(news.task, news.content)
-                display.done(news.task)
+            display.show()
+            bulletin.renew()
             keep()
-    return failures
+    return tally.failures
 
 
 def in_order(plan: Plan, fleet: Fleet | RayFleet) -> Generator[Told]:

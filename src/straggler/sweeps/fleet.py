@@ -57,7 +57,8 @@ class Fleet:
             while waiting or any(seat.task for seat in self._seats):
                 for seat in self._seats:
                     if seat.task is None and waiting:
-                        self._give(seat, waiting.popleft())
+                        self._give(seat, task := waiting.popleft())
+                        yield Told(task, "spent", 0.0)
                 busy = {seat.line: seat for seat in self._seats if seat.task}
                 for line in wait(list(busy)):
                     yield self._hear(busy[line])  # type: ignore[index]

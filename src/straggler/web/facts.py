@@ -24,6 +24,7 @@ __all__ = ["Facts", "command_line", "labels", "method_name", "settings_of", "she
 PIECES = ("policy", "correction", "optimizer")
 SAID_BY_THE_OPTIMIZER = ("momentum", "nesterov", "weight_decay")
 T = TypeVar("T")
+MOST_WORKERS = 100_000  # of whom an experiment is made again; a record may say any number
 NO_DIFFERENCE = (*PIECES, *SAID_BY_THE_OPTIMIZER, "seed", "eval_every", "train_metrics", "snapshots")
 
 
@@ -79,6 +80,9 @@ class Facts:
     @cached_property
     def experiment(self) -> Experiment | None:
         """None where text cannot hold it: data or a model that were given in Python."""
+        workers = self.settings.get("workers")
+        if isinstance(workers, int) and workers > MOST_WORKERS:  # even to make it would take all memory
+            return self._troubled(f"workers = {workers:,}: at most {MOST_WORKERS:,} are shown", None)
         try:
             return Experiment(**self.settings)
         except ValidationError as error:

@@ -8,10 +8,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from straggler.data.datasets import DataError, DataSet
+from straggler.data.datasets import DataError, DataSet, Mixture
 from straggler.data.partitions import class_counts
 from straggler.experiment import Experiment
 from straggler.problem import Supervised
+from straggler.record import RecordError
 from straggler.web import staleness
 from straggler.web.calibration import calibration
 from straggler.web.classes import by_class, confusion, partition
@@ -24,7 +25,9 @@ from straggler.web.trajectory import trajectory
 __all__ = ["counted", "gallery", "live_gallery", "named", "partition_counts"]
 
 T = TypeVar("T")
+READING = (OSError, RecordError, pl.exceptions.PolarsError)
 MOST_IN_DETAIL = 8  # runs of which each has pictures of its own
+MOST_NUMBERS = 20_000_000  # of data that are made on the spot
 MOST_COLUMNS = 200  # workers in the picture of the data
 
 
@@ -62,7 +65,7 @@ def attempted(runs: Sequence[Facts], what: str, build: Callable[[], T]) -> T | N
     """What is built, or None and a remark: a record may hold anything, and the rest is still shown."""
     try:
         return build()
-    except (ValueError, TypeError, KeyError, AttributeError, pl.exceptions.PolarsError) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, *READING) as error:
         runs[0].trouble.append(f"no picture of {what}: {type(error).__name__} {str(error)[:200]}")
         return None
 
@@ -102,10 +105,16 @@ def per_run(name: str, run: Facts, alone: bool) -> list[Figure]:
 
 def partition_counts(run: Facts) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
     """Samples by worker and class, dealt again as the run did; nothing is fetched for it."""
-    if run.experiment is None:
+    if run.experiment is None or is_huge(run.experiment):
         return None
     keys = ("dataset", "partition", "workers", "seed", "validation")
     return counted(*(str(getattr(run.experiment, key)) for key in keys))
+
+
+def is_huge(experiment: Experiment) -> bool:
+    """Whether dealing the data again would take more memory than a picture is worth."""
+    data = experiment.dataset
+    return isinstance(data, Mixture) and data.samples * data.features > MOST_NUMBERS
 
 
 @lru_cache(maxsize=64)

@@ -32,7 +32,8 @@ class Watcher:
             self._studies = self.shelf.studies()
         self._looks += 1
         rows = {row["id"]: row for row in self.shelf.rows()}
-        return {"runs": rows, "studies": self._studies, "started": self.starter.states()}
+        more = {"progress": self.shelf.progress(), "started": self.starter.states()}
+        return {"runs": rows, "studies": self._studies, **more}
 
     async def look(self) -> dict[str, Any]:
         """The state, at most LOOK_SECONDS old, however many pages ask."""
@@ -72,7 +73,4 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         news["runs"] = rows
     if gone := [name for name in old if name not in new]:
         news["gone"] = gone
-    for key in ("studies", "started"):
-        if before.get(key) != now[key]:
-            news[key] = now[key]
-    return news
+    return news | {key: value for key, value in now.items() if key != "runs" and before.get(key) != value}

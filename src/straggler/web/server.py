@@ -36,6 +36,7 @@ from straggler.web.starter import Starter
 __all__ = ["make_app", "serve"]
 
 MOST_BYTES = 20_000  # of what a page may send
+SHORTEST_TOKEN = 8  # that can be put into an address and a cookie, and is not guessed at once
 FOR_EVER = "public, max-age=31536000, immutable"
 
 
@@ -75,7 +76,7 @@ class Answers:
         return json_text(as_json(preview(experiment_of(settings), settings)))
 
     def report(self, request: Request) -> Response:
-        names = request.path_params["names"].split(",")
+        names = self.shelf.chosen(request.path_params["names"].split(","))
         download = request.query_params.get("download") == "1"
         text = html([self.shelf.facts(name)[1] for name in names], embedded=download)
         return page_or_file(text, f"straggler-{names[0]}.html", download)
@@ -193,6 +194,11 @@ def serve(
     if not is_loopback(host) and token is None:
         raise InputError(
             f"--host {host} can be reached by others: protect it with --token SECRET, or leave --host out"
+        )
+    if token is not None and not (token.isascii() and token.isprintable() and len(token) >= SHORTEST_TOKEN):
+        raise InputError(
+            f"--token {token!r}: it needs at least {SHORTEST_TOKEN} characters, letters, digits and signs of "
+            "ASCII; take a longer one"
         )
     listening = bound(host, port)
     app, _ = make_app(runs, results, host, token)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import polars as pl
 from straggler.record import RecordError
 from straggler.web.facts import Facts
 from straggler.web.gallery import gallery, live_gallery
+from straggler.web.going import PROGRESS, held_files, progress_of, still_going
 from straggler.web.report import again, as_json, summary_columns, summary_rows
 from straggler.web.study import Study, is_study
 
@@ -33,7 +33,6 @@ NUMBERS = (
     "converged",
     "error",
 )
-QUIET_SECONDS = 30.0  # after which a run that nobody holds is taken for dead
 KEPT_RECORDS, KEPT_PAGES = 8, 24
 MOST_COMPARED = 40
 
@@ -45,6 +44,7 @@ class Shelf:
         self.runs, self.results = runs, results
         self._rows: dict[str, tuple[Stamp, dict[str, Any]]] = {}
         self._studies: dict[str, tuple[Stamp, dict[str, Any]]] = {}
+        self._progress: dict[str, tuple[Stamp, dict[str, Any]]] = {}
         self._facts: OrderedDict[str, tuple[Stamp, Facts]] = OrderedDict()
         self._pages: OrderedDict[Stamp, str] = OrderedDict()
         self._parts: dict[str, tuple[list[str], pl.DataFrame]] = {}  # arrivals of runs that go on
@@ -53,7 +53,7 @@ class Shelf:
     def rows(self) -> list[dict[str, Any]]:
         """A row per run; one that cannot be read is a row that says so."""
         with self._lock:
-            held = locked_files()
+            held = held_files()
             found: dict[str, tuple[Stamp, dict[str, Any]]] = {}
             for folder in folders(self.runs):
                 stamp = stamp_of(folder, ("experiment.toml", "summary.json"))
@@ -65,13 +65,27 @@ class Shelf:
             self._rows = found
             return [row for _, row in found.values()]
 
+    def progress(self) -> list[dict[str, Any]]:
+        """How studies and sweeps go, or went: a row for each that says so, cheap to look at again."""
+        with self._lock:
+            held = held_files()
+            found: dict[str, tuple[Stamp, dict[str, Any]]] = {}
+            for folder in folders(self.results):
+                stamp = stamp_of(folder, (PROGRESS,))
+                if stamp[0] is not None:
+                    before = self._progress.get(folder.name)
+                    row = before[1] if before and before[0] == stamp else progress_of(folder)
+                    found[folder.name] = (stamp, row)
+            self._progress = found
+            rows = [alive(self.results / name, row, held, PROGRESS) for name, (_, row) in found.items()]
+            return [{key: value for key, value in row.items() if key != "ids"} for row in rows]
+
     def studies(self) -> list[dict[str, Any]]:
-        """A row per study."""
+        """A row per study, those that only just began among them."""
         with self._lock:
             found: dict[str, tuple[Stamp, dict[str, Any]]] = {}
             for folder in folders(self.results):
-                if is_study(folder):
-                    stamp = stamp_of(folder, sorted(entry.name for entry in folder.iterdir()))
+                if (stamp := study_stamp(folder)) is not None:
                     before = self._studies.get(folder.name)
                     row = before[1] if before and before[0] == stamp else study_row(folder)
                     found[folder.name] = (stamp, row)
@@ -112,9 +126,15 @@ class Shelf:
                 self._parts.pop(forgotten, None)
             return before
 
+    def chosen(self, names: Sequence[str]) -> list[str]:
+        """Each once, and no more than a page can show."""
+        if not names:
+            raise RecordError("no run is named; say which: ?id=…")
+        return list(dict.fromkeys(names))[:MOST_COMPARED]
+
     def page(self, names: Sequence[str], whole: bool) -> str:
         """Pictures and words of some runs as JSON."""
-        found = [self.facts(name) for name in list(dict.fromkeys(names))[:MOST_COMPARED]]
+        found = [self.facts(name) for name in self.chosen(names)]
         key = (whole, *(stamp for stamp, _ in found), *names)
         page = self._pages.get(key)
         if page is None:
@@ -158,7 +178,9 @@ def described(runs: Sequence[Facts], whole: bool) -> dict[str, Any]:
 def folders(place: Path) -> list[Path]:
     try:
         return sorted(
-            Path(entry.path) for entry in os.scandir(place) if entry.is_dir() and NAME.fullmatch(entry.name)
+            Path(entry.path)
+            for entry in os.scandir(place)
+            if entry.is_dir(follow_symlinks=False) and NAME.fullmatch(entry.name)
         )
     except OSError:
         return []
@@ -193,33 +215,34 @@ def row_of(folder: Path) -> dict[str, Any]:
     return row
 
 
+def study_stamp(folder: Path) -> Stamp | None:
+    """Changes with any file but the progress, which is looked at by itself; None if there is no study."""
+    try:
+        if not is_study(folder) and not (folder / PROGRESS).is_file():
+            return None
+        names = sorted({entry.name for entry in folder.iterdir()} - {PROGRESS, ".lock"})
+    except OSError:
+        return None
+    return (tuple(names), *stamp_of(folder, names))
+
+
 def study_row(folder: Path) -> dict[str, Any]:
-    study = Study(folder).read()
-    return {
-        "name": study.name,
-        "runs": study.runs,
-        "verdicts": study.verdicts(),
-        "documents": list(study.documents),
-        "trouble": study.trouble[:1],
-    }
+    """What the list of studies shows of one; the ids of its runs are those that are known or planned."""
+    study = Study(folder)
+    row: dict[str, Any] = {"name": study.name, "runs": 0, "verdicts": {}, "report": is_study(folder)}
+    planned = progress_of(folder).get("ids", [])
+    try:
+        study.read()
+        row |= {"runs": study.runs, "verdicts": study.verdicts()}
+        return row | {"ids": list(dict.fromkeys([*study.ids, *planned])), "trouble": study.trouble[:1]}
+    except (OSError, ValueError, TypeError, RuntimeError, pl.exceptions.PolarsError) as error:
+        return row | {"ids": planned, "trouble": [str(error).splitlines()[0][:300]]}
 
 
-def alive(folder: Path, row: dict[str, Any], held: set[int] | None) -> dict[str, Any]:
-    """A run that says it is running, but that nobody holds and that has been quiet, was killed."""
+def alive(
+    folder: Path, row: dict[str, Any], held: set[int] | None, file: str = "summary.json"
+) -> dict[str, Any]:
+    """What says that it is running, but that nobody holds and that has been quiet, was killed."""
     if row.get("status") not in ("running", "lost"):
         return row
-    try:
-        locked = held is not None and (folder / ".lock").stat().st_ino in held
-        quiet = time.time() - (folder / "summary.json").stat().st_mtime
-    except OSError:
-        return row
-    return row | {"status": "running" if locked or quiet < QUIET_SECONDS else "lost"}
-
-
-def locked_files() -> set[int] | None:
-    """Inodes of the files that a process of this machine holds locked; None where nobody can tell."""
-    try:
-        lines = Path("/proc/locks").read_text().splitlines()
-        return {int(line.split()[5].rsplit(":", 1)[1]) for line in lines if "->" not in line}
-    except (OSError, ValueError, IndexError):
-        return None
+    return row | {"status": "running" if still_going(folder, file, held) else "lost"}

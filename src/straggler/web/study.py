@@ -3,6 +3,7 @@
 import base64
 import json
 import mimetypes
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +19,6 @@ __all__ = ["Study", "is_study"]
 CLAIM_KEYS = ("statement", "source", "verdict", "effect", "low", "high", "cause")
 PICTURES = (".png", ".svg", ".jpg", ".jpeg", ".webp")
 MOST_BYTES = 20_000_000  # of a picture that goes into a page
-
-
-def count_runs(summaries: pl.DataFrame) -> int:
-    """Cells may share a run."""
-    return summaries["id"].n_unique() if "id" in summaries.columns else len(summaries)
 
 
 def is_study(folder: Path) -> bool:
@@ -51,7 +47,7 @@ class Study:
     def documents(self) -> dict[str, str]:
         """The Markdown files as safe HTML: whatever HTML they hold is shown as text."""
         found = {}
-        for file in sorted(self.path.glob("*.md")):
+        for file in self._own(self.path.glob("*.md")):
             try:
                 found[file.stem] = self._render(file.read_text())
             except (OSError, UnicodeDecodeError) as error:
@@ -65,7 +61,8 @@ class Study:
 
     def texts(self) -> dict[str, str]:
         """The Markdown files as they are."""
-        return {file.stem: file.read_text(errors="replace") for file in sorted(self.path.glob("*.md"))}
+        files = self._own(self.path.glob("*.md"))
+        return {file.stem: file.read_text(errors="replace") for file in files}
 
     @cached_property
     def claims(self) -> list[dict[str, Any]]:
@@ -82,21 +79,31 @@ class Study:
     @cached_property
     def pictures(self) -> list[Picture]:
         """Figures that no document shows already."""
-        files = sorted(file for file in self.path.rglob("*") if file.suffix.lower() in PICTURES)
+        files = self._own(file for file in self.path.rglob("*") if file.suffix.lower() in PICTURES)
         shown = " ".join(self.texts().values())
         wanted = [file for file in files if file.name not in shown]
         pictures = [(file.stem, self._embedded(file)) for file in wanted]
         return [Picture(name, source) for name, source in pictures if source]
 
     @cached_property
-    def runs(self) -> int:
-        """How many runs its summaries are of."""
+    def summaries(self) -> list[pl.DataFrame]:
         tables = sorted(self.path.glob("summar*.parquet"))
         try:
-            return sum(count_runs(pl.read_parquet(table)) for table in tables)
+            return [pl.read_parquet(table) for table in tables]
         except (OSError, pl.exceptions.PolarsError) as error:
             self.trouble.append(f"summaries cannot be read: {str(error).splitlines()[0]}")
-            return 0
+            return []
+
+    @property
+    def ids(self) -> list[str]:
+        """Of its runs; cells may share one."""
+        tables = [table["id"] for table in self.summaries if "id" in table.columns]
+        return list(dict.fromkeys(str(name) for names in tables for name in names))
+
+    @property
+    def runs(self) -> int:
+        """How many runs its summaries are of."""
+        return len(self.ids) + sum(len(table) for table in self.summaries if "id" not in table.columns)
 
     def verdicts(self) -> dict[str, int]:
         """How often each verdict was given."""
@@ -105,6 +112,16 @@ class Study:
             verdict = str(claim["verdict"])
             counts[verdict] = counts.get(verdict, 0) + 1
         return counts
+
+    def _own(self, files: Iterable[Path]) -> list[Path]:
+        """The files that are in the folder; a link that leads elsewhere does not count."""
+        return sorted(file for file in files if self._inside(file) and file.is_file())
+
+    def _inside(self, file: Path) -> bool:
+        try:
+            return file.resolve().is_relative_to(self.path.resolve())
+        except (OSError, ValueError, RuntimeError):  # a name with a null in it, a circle of links
+            return False
 
     def _render(self, text: str) -> str:
         reader = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -117,9 +134,9 @@ class Study:
         """A page in one file brings its pictures along; those from elsewhere are left out."""
         for child in token.children or []:
             if child.type == "image":
-                file = (self.path / unquote(str(child.attrs.get("src", "")))).resolve()
-                inside = file.is_relative_to(self.path.resolve()) and file.suffix.lower() in PICTURES
-                child.attrs["src"] = (self._embedded(file) if inside else "") or "data:,"
+                file = self.path / unquote(str(child.attrs.get("src", "")))
+                ours = self._inside(file) and file.suffix.lower() in PICTURES
+                child.attrs["src"] = (self._embedded(file) if ours else "") or "data:,"
 
     def _embedded(self, file: Path) -> str:
         try:

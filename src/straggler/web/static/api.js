@@ -17,7 +17,7 @@ export async function post(path, body) {
 }
 
 // What is known of all runs, kept up to date by the server; listeners are told which runs changed.
-export const known = { runs: new Map(), studies: [], started: {} };
+export const known = { runs: new Map(), studies: [], progress: [], started: {} };
 const listeners = new Set();
 
 export function listen(listener) {
@@ -35,8 +35,7 @@ export function follow(connection) {
     first = false;
     for (const row of news.runs ?? []) known.runs.set(row.id, row);
     for (const id of news.gone ?? []) known.runs.delete(id);
-    if (news.studies) known.studies = news.studies;
-    if (news.started) known.started = news.started;
+    for (const key of ["studies", "progress", "started"]) if (news[key]) known[key] = news[key];
     const changed = new Set((news.runs ?? []).map((row) => row.id));
     for (const listener of listeners) listener(changed, news);
   };

@@ -4,28 +4,43 @@ import { follow } from "./api.js";
 import * as detail from "./detail.js";
 import * as play from "./play.js";
 import * as runs from "./runs.js";
+import * as studies from "./studies.js";
 
-const sections = ["runs", "detail", "play"];
+const sections = ["runs", "studies", "detail", "play"];
+
+// What stands in an address may be anything.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
 
 function route() {
   const [, page, rest] = location.hash.split("/");
-  const ids = (rest ?? "").split(",").filter(Boolean).map(decodeURIComponent);
-  const open = page === "run" && ids.length ? "detail" : page === "play" ? "play" : "runs";
+  const names = (rest ?? "").split(",").filter(Boolean).map(decoded);
+  const detailed = page === "run" && names.length;
+  const open = detailed ? "detail" : ["studies", "play"].includes(page) ? page : "runs";
+  const moved = document.getElementById(open).hidden;
   for (const name of sections) document.getElementById(name).hidden = name !== open;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.page === open) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  if (open === "detail") detail.open(ids);
+  if (open === "detail") detail.open(names);
   else if (open === "play") play.open();
-  else runs.show();
+  else if (open === "studies") studies.show();
+  else runs.open(names[0] ?? "");
+  return moved;
 }
 
 straggler.themeButton(document.getElementById("theme"));
 runs.begin();
+studies.begin();
 detail.begin();
 play.begin();
-window.addEventListener("hashchange", () => { route(); document.getElementById("main").focus(); });
+window.addEventListener("hashchange", () => { if (route()) document.getElementById("main").focus(); });
 route();
 follow(document.getElementById("connection"));
 window.requestIdleCallback(() => straggler.drawing());  // it will be needed soon

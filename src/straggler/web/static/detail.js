@@ -46,17 +46,19 @@ function again(page) {
 function words() {
   const rows = shown.map((id) => known.runs.get(id)).filter(Boolean);
   const one = rows.length === 1 && shown.length === 1 ? rows[0] : null;
-  byId("detail-title").textContent = one ? `${one.method} × ${one.workers}, ${one.dataset}` : `${shown.length} runs`;
+  const many = shown.length === 1 ? `run ${shown[0]}` : `${shown.length} runs`;
+  byId("detail-title").textContent = one ? `${one.method ?? "?"} × ${one.workers ?? "?"}, ${one.dataset ?? "?"}` : many;
   byId("detail-words").textContent = one ? sentence(one) : rows.map((row) => `${row.method}: ${row.status}`).join(" · ");
   progress(byId("detail-progress"), one);
   byId("detail-stop").hidden = !(one && known.started[one.id]?.going);
 }
 
 export function open(ids) {
-  const container = byId("detail-figures");
-  for (const child of [...container.children]) straggler.forget(child);
-  byId("detail-table").replaceChildren();
-  byId("detail-again").replaceChildren();
+  if (ids.join() !== shown.join()) {  // who comes back finds what was there
+    for (const child of [...byId("detail-figures").children]) straggler.forget(child);
+    byId("detail-table").replaceChildren();
+    byId("detail-again").replaceChildren();
+  }
   shown = ids;
   const names = ids.map(encodeURIComponent).join(",");
   byId("detail-report").href = `/reports/runs/${names}`;

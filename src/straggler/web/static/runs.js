@@ -8,7 +8,7 @@ const COLUMNS = [
   ["dataset", "data set", (row) => row.dataset ?? ""],
   ["model", "model", (row) => row.model ?? "", "wide"],
   ["workers", "workers", (row) => number(row.workers)],
-  ["delay", "delay", (row) => (row.delay || "none").replaceAll("seconds=", "").replaceAll(".0", ""), "wide"],
+  ["delay", "delay", (row) => (row.delay || "none").replaceAll("seconds=", "").replace(/\.0(?!\d)/g, ""), "wide"],
   ["partition", "data split", (row) => row.partition ?? "", "wide"],
   ["lr", "lr", (row) => number(row.lr, 6), "wide"],
   ["seed", "seed", (row) => String(row.seed ?? ""), "wide"],
@@ -20,6 +20,7 @@ const COLUMNS = [
 const MOST_ROWS = 400;
 const selected = new Set();
 const lines = new Map();  // id: its row in the table
+let study = "";  // of which the runs are shown; none: all
 let sort = { key: "started", down: true };
 const byId = (id) => document.getElementById(id);
 
@@ -42,7 +43,9 @@ function heads() {
 function wanted() {
   const words = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const status = byId("status").value;
+  const members = study && new Set(known.studies.find((one) => one.name === study)?.ids ?? []);
   const rows = [...known.runs.values()].filter((row) => {
+    if (members && !members.has(row.id)) return false;
     const text = Object.values(row).join(" ").toLowerCase();
     return (!status || row.status === status) && words.every((word) => text.includes(word));
   });
@@ -95,7 +98,8 @@ function line(row) {
   return made;
 }
 
-export function show() {
+function show() {
+  choice();
   for (const head of byId("table").tHead.rows[0].cells) {
     if (head.dataset.key === sort.key) head.setAttribute("aria-sort", sort.down ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
@@ -110,7 +114,6 @@ export function show() {
   byId("count").textContent = `${number(rows.length)} of ${number(known.runs.size)} runs${cut}`;
   byId("none").hidden = known.runs.size > 0;
   buttons();
-  studies();
 }
 
 function buttons() {
@@ -119,21 +122,31 @@ function buttons() {
   byId("compare").textContent = selected.size ? `Compare the ${selected.size} selected` : "Compare the selected";
 }
 
-function studies() {
-  byId("studies").hidden = !known.studies.length;
-  byId("studies").querySelector("ul").replaceChildren(...known.studies.map((study) => {
-    const verdicts = Object.entries(study.verdicts).map(([verdict, count]) => `${count} ${verdict}`).join(", ");
-    const words = [study.runs ? `${number(study.runs)} runs` : "", verdicts, ...study.trouble].filter(Boolean);
-    return element("li", { className: "card" },
-      element("a", { href: `/reports/studies/${encodeURIComponent(study.name)}`, textContent: study.name }),
-      element("span", { className: "muted", textContent: ` ${words.join(" · ")}` }));
-  }));
+// The studies to choose from, and the one whose runs alone are shown.
+function choice() {
+  const names = known.studies.filter((one) => one.ids.some((id) => known.runs.has(id))).map((one) => one.name);
+  if (study && !names.includes(study)) names.push(study);
+  const select = byId("study");
+  if (names.join("\n") !== [...select.options].slice(1).map((one) => one.value).join("\n")) {
+    select.replaceChildren(element("option", { value: "", textContent: "all" }),
+      ...names.map((name) => element("option", { value: name, textContent: name })));
+  }
+  select.value = study;
+  select.parentElement.hidden = !names.length;
+}
+
+export function open(name) {
+  study = name;
+  show();
 }
 
 export function begin() {
   heads();
   byId("filter").addEventListener("input", show);
   byId("status").addEventListener("change", show);
+  byId("study").addEventListener("change", (event) => {
+    location.hash = event.target.value ? `#/runs/${encodeURIComponent(event.target.value)}` : "#/runs";
+  });
   byId("compare").addEventListener("click", () => { location.hash = `#/run/${[...selected].join(",")}`; });
   listen(() => { if (!byId("runs").hidden) show(); });
 }

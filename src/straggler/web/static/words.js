@@ -18,10 +18,18 @@ export function number(value, digits = 2) {
 export function progress(bar, row) {
   const running = row && row.status === "running";
   bar.hidden = !running;
-  if (!running) return;
-  const percent = Math.round(100 * (row.spent ?? 0));
+  if (running) fill(bar, row.spent);
+}
+
+export function fill(bar, part) {
+  const percent = Math.min(100, Math.round(100 * (part ?? 0)));
   bar.setAttribute("aria-valuenow", percent);
   bar.firstElementChild.style.width = `${percent}%`;
+}
+
+export function duration(seconds) {
+  if (seconds < 100) return `${Math.round(seconds)} s`;
+  return seconds < 6000 ? `${Math.round(seconds / 60)} min` : `${number(seconds / 3600, 1)} h`;
 }
 
 export function sentence(row) {

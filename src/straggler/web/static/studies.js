@@ -1,0 +1,128 @@
+// Studies and sweeps: how those that run go, and the reports of those that are done.
+
+import { known, listen } from "./api.js";
+import { duration, element, fill, number } from "./words.js";
+
+const byId = (id) => document.getElementById(id);
+const cards = new Map();  // name: what is shown of it, and from what
+const WORDS = {
+  lost: "nobody goes on with it; the same command does",
+  interrupted: "the same command goes on",
+  damaged: "its progress.json cannot be read",
+};
+
+// A study is known by its results, by its own word on its progress, or by both.
+function all() {
+  const found = new Map(known.studies.map((study) => [study.name, { ...study }]));
+  for (const row of known.progress) found.set(row.name, { ...found.get(row.name), name: row.name, progress: row });
+  const running = (study) => study.progress?.status === "running";
+  return [...found.values()].sort((a, b) => running(b) - running(a) || (a.name < b.name ? -1 : 1));
+}
+
+export function counts(progress) {
+  const said = [`${number(progress.done)} of ${number(progress.runs)} runs done`];
+  if (progress.missing) said.push(`${number(progress.missing)} missing`);
+  if (progress.failed) said.push(`${number(progress.failed)} failed`);
+  if (progress.status === "running") {
+    said.push(progress.left === null ? "time left not known yet" : `about ${duration(progress.left)} left`);
+  }
+  return said.join(" · ");
+}
+
+function bar(part, label) {
+  const made = element("div", { className: "progress", role: "progressbar", "aria-label": label,
+    "aria-valuemin": 0, "aria-valuemax": 100 }, element("div"));
+  fill(made, part);
+  return made;
+}
+
+function named(run) {
+  if (!known.runs.has(run.id)) return element("span", { textContent: run.what || run.id });
+  return element("a", { href: `#/run/${encodeURIComponent(run.id)}`, textContent: run.what || run.id });
+}
+
+function progressOf(progress) {
+  const made = [element("p", { className: "counts", textContent: counts(progress) })];
+  if (progress.status === "running") {
+    made.unshift(bar(progress.part, `${progress.name}: part of the work that is done`));
+    const hand = progress.at_hand.map((run) => element("li", {}, named(run), bar(run.part, `${run.what}: part that is done`)));
+    if (hand.length) made.push(element("h3", { textContent: "At hand" }), element("ul", { className: "hand" }, ...hand));
+  }
+  if (WORDS[progress.status]) made.push(element("p", { className: "muted", textContent: WORDS[progress.status] }));
+  if (progress.failures.length) {
+    const failed = progress.failures.map((run) => element("li", {}, named(run), ` ${run.reason}`));
+    made.push(element("details", {}, element("summary", { textContent: `${number(progress.failed)} failed` }),
+      element("ul", {}, ...failed)));
+  }
+  return made;
+}
+
+function links(study) {
+  const made = element("p", { className: "bar" });
+  const address = `/reports/studies/${encodeURIComponent(study.name)}`;
+  if (study.report) {
+    made.append(element("a", { className: "button", href: address, textContent: "Report", "aria-label": `Report of ${study.name}` }),
+      element("a", { className: "button", href: `${address}?download=1`, textContent: "Download it", "aria-label": `Download the report of ${study.name}` }));
+  }
+  const here = (study.ids ?? []).filter((id) => known.runs.has(id)).length;
+  if (here) {
+    made.append(element("a", { className: "button", href: `#/runs/${encodeURIComponent(study.name)}`,
+      textContent: here === 1 ? "Its run" : `Its ${number(here)} runs`, "aria-label": `Runs of ${study.name}` }));
+  }
+  return made;
+}
+
+function content(study) {
+  const status = study.progress?.status;
+  const title = element("h2", {}, study.name);
+  if (status) title.append(" ", element("span", { className: `status-${status}`, textContent: status }));
+  const verdicts = Object.entries(study.verdicts ?? {}).map(([verdict, count]) => `${count} ${verdict}`);
+  const more = study.runs && study.runs !== study.progress?.done ? `${number(study.runs)} runs in its results` : "";
+  const words = [more, ...verdicts, ...(study.trouble ?? [])];
+  const line = element("p", { className: "muted", textContent: words.filter(Boolean).join(" · ") });
+  return [title, ...(study.progress ? progressOf(study.progress) : []), line, links(study)];
+}
+
+// A card is made anew only if it changed, and then what was open stays open and what had the focus keeps it.
+function card(study) {
+  const here = (study.ids ?? []).filter((id) => known.runs.has(id)).length;
+  const hand = (study.progress?.at_hand ?? []).filter((run) => known.runs.has(run.id)).length;
+  const text = JSON.stringify([study, here, hand]);
+  const before = cards.get(study.name);
+  if (before?.text === text) return before.made;
+  const made = before?.made ?? element("li", { className: "card" });
+  made.dataset.study = study.name;
+  const open = made.querySelector("details")?.open ?? false;
+  const name = (one) => one.getAttribute("href") ?? one.tagName;
+  const focused = made.contains(document.activeElement) && name(document.activeElement);
+  made.replaceChildren(...content(study));
+  if (open && made.querySelector("details")) made.querySelector("details").open = true;
+  if (focused) [...made.querySelectorAll("a, summary")].find((one) => name(one) === focused)?.focus();
+  cards.set(study.name, { text, made });
+  return made;
+}
+
+export function show() {
+  const studies = all();
+  const list = byId("study-list");
+  const made = studies.map(card);
+  if (made.length !== list.children.length || made.some((one, position) => list.children[position] !== one)) {
+    list.replaceChildren(...made);
+  }
+  byId("no-studies").hidden = studies.length > 0;
+}
+
+// On the page of the runs: that something larger is going on.
+function notice() {
+  const running = known.progress.filter((progress) => progress.status === "running");
+  byId("going").hidden = !running.length;
+  byId("going").replaceChildren(...running.map((progress) => element("p", {},
+    element("a", { href: "#/studies", textContent: progress.name }), ` is running: ${counts(progress)}`)));
+}
+
+export function begin() {
+  listen((changed, news) => {
+    if (news.progress) notice();
+    if (!byId("studies").hidden) show();
+  });
+}
