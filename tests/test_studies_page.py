@@ -19,7 +19,7 @@ from straggler.sweeps.cells import Cell, tasks
 from straggler.sweeps.tally import Tally
 from straggler.web import going
 from straggler.web.shelf import Shelf
-from web_browser import PATIENCE, Visitor, drawn, headless
+from web_browser import PATIENCE, Visitor, drawn, headless, low_contrast, unnamed
 from web_server import chromium, site
 
 in_a_browser = pytest.mark.skipif(chromium() is None, reason="no Chromium here: `make browser` says how")
@@ -130,6 +130,7 @@ def test_a_running_sweep_is_followed_and_a_killed_one_is_lost(
             expect(card.locator(".status-running")).to_be_visible(timeout=PATIENCE)
             expect(card.locator(".counts")).to_contain_text("of 6 runs done", timeout=PATIENCE)
             expect(card.locator(".counts")).to_contain_text("left", timeout=PATIENCE)
+            assert low_contrast(page) == [] and unnamed(page) == []
             before = part(page)
             page.wait_for_function(
                 f"() => document.querySelector('[data-study] > .progress').ariaValueNow > {before + 1}"
@@ -145,6 +146,10 @@ def test_a_running_sweep_is_followed_and_a_killed_one_is_lost(
             process.wait()
             expect(card.locator(".status-lost")).to_be_visible(timeout=PATIENCE)
             expect(card.locator(".hand")).to_have_count(0)
+            page.locator("#theme").click()
+            assert low_contrast(page) == [] and unnamed(page) == []
+            page.set_viewport_size({"width": 360, "height": 740})
+            assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
             card.get_by_role("link", name="Runs of wide").click()
             expect(page.locator("#study")).to_have_value("wide")
             expect(page.locator("#table tbody tr").first).to_be_visible()
@@ -178,6 +183,7 @@ def test_a_rehearsed_study_and_a_run_are_reported_from_disk_without_a_network(
         expect(page.locator("blockquote")).to_contain_text("This is a rehearsal, not a result.")
         expect(page.locator("td", has_text="rehearsed")).to_have_count(1)
         expect(page.locator("td", has_text="replicated")).to_have_count(0)
+        assert low_contrast(page) == []
         wide = page.locator(".document img").evaluate_all("all => all.map((one) => one.naturalWidth)")
         assert wide and min(wide) > 100
         page.goto((tmp_path / "run.html").as_uri())

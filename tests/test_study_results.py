@@ -142,7 +142,7 @@ def test_committed_rows_are_of_the_settings_that_the_study_has(name: str) -> Non
 
 def test_times_are_printed_beside_the_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "summaries.parquet").write_bytes((RESULTS / "asu" / "summaries.parquet").read_bytes())
-    show(ASU, tmp_path, "default", ["4"], None)
+    show(ASU, tmp_path, "default", ["4"], None, rehearsal=False)
     printed = capsys.readouterr().out
     assert "Training time" in printed and "source (s)" in printed and "ratio" in printed
     verdicts = printed.split("claims")[1]

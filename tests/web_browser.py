@@ -50,3 +50,44 @@ def drawn(page: Page, name: str, within: str = "body") -> Any:
     figure.scroll_into_view_if_needed()
     expect(figure.locator(".main-svg, canvas").first).to_be_visible(timeout=PATIENCE)
     return figure
+
+
+def low_contrast(page: Page) -> list[str]:
+    """Visible text that stands out too little from what is behind it (WCAG: 4.5)."""
+    found: list[str] = page.evaluate(
+        """() => {
+        const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+        const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+          .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+          .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+        const behind = (element) => {
+          for (let at = element; at; at = at.parentElement) {
+            const colour = parse(getComputedStyle(at).backgroundColor);
+            if (colour.length < 4 || colour[3] > 0.99) return colour;
+          }
+          return [255, 255, 255];
+        };
+        const bad = [];
+        for (const element of document.querySelectorAll("main *, header *")) {
+          const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+          if (!own || element.closest("svg") || element.disabled || !element.checkVisibility()) continue;
+          if (element.closest("option")) continue;
+          const [a, b] = [light(parse(getComputedStyle(element).color)), light(behind(element))];
+          const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+          if (ratio < 4.5) bad.push(`${element.tagName} ${element.textContent.slice(0, 30)}: ${ratio}`);
+        }
+        return bad;
+    }"""
+    )
+    return found
+
+
+def unnamed(page: Page) -> list[str]:
+    """Controls that a screen reader could not name."""
+    found: list[str] = page.evaluate(
+        """() => [...document.querySelectorAll("button, a, input, select")]
+        .filter((one) => one.checkVisibility())
+        .filter((one) => !(one.textContent.trim() || one.getAttribute("aria-label") || one.labels?.length))
+        .map((one) => one.outerHTML.slice(0, 80))"""
+    )
+    return found

@@ -93,12 +93,15 @@ def training_figures(summaries: pl.DataFrame, curves: pl.DataFrame, results: Pat
     """Figures 4 and 7: delay, gap and error over training."""
     if curves.is_empty() or summaries.is_empty():
         return []
-    sixteen = summaries.filter(pl.col("column") == "N = 16")
+    found, sixteen = [], summaries.filter(pl.col("column") == "N = 16")
     curves = curves.with_columns(test_error=100 - pl.col("test_accuracy"))
     learnt = summaries.filter((pl.col("row") != "ssgd") & pl.col("converged"))  # a dead network has no gap
     stale, slow = learnt.filter(column="N = 16"), learnt.filter(protocol=learnt["protocol"].min())
     error, gap, title = "test error (%)", "mean gap (RMSE)", "16 workers"
-    found = [draw.over_training(curves, sixteen, "test_error", error, title, results / "training.png")]
+    if len(sixteen):
+        found.append(
+            draw.over_training(curves, sixteen, "test_error", error, title, results / "training.png")
+        )
     if len(stale):
         title += ", runs that converged"
         found.append(draw.over_training(curves, stale, "gap", gap, title, results / "gap.png"))
