@@ -1,5 +1,6 @@
 """Studies: grids that build, the sources' own numbers, verdicts that follow from what was measured."""
 
+import json
 import math
 from pathlib import Path
 
@@ -321,6 +322,9 @@ def test_what_is_rehearsed_can_be_drawn(name: str, tmp_path: Path) -> None:
         (tmp_path / "curves.parquet").write_bytes(curves.read_bytes())
     drawn = draw(STUDIES[name], tmp_path, rehearsal=True)
     assert drawn.tables and list(tmp_path.glob("*.png"))
+    claims = json.loads((tmp_path / "claims.json").read_text())
+    assert {claim["verdict"] for claim in claims} <= {"rehearsed", "not measured"}
+    assert [claim["statement"] for claim in claims] == [one.claim.statement for one in drawn.verdicts]
     assert not (tmp_path / "training.png").exists()  # of 16 workers, of which there are none here
 
 

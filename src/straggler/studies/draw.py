@@ -1,5 +1,7 @@
 """A study's results from its summaries alone: tables, claims, figures and one readable page."""
 
+import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,6 +116,14 @@ def claim_rows(found: Iterable[Judged]) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
+def as_facts(one: Judged) -> dict[str, str | float]:
+    """A claim for a page that has its own layout: no effect if there is none, no end where it is open."""
+    ours = one.effect and {"effect": one.effect.mean, "low": one.effect.low, "high": one.effect.high}
+    known = {key: value for key, value in (ours or {}).items() if math.isfinite(value)}
+    said = {"statement": one.claim.statement, "source": one.claim.where, "verdict": one.verdict}
+    return said | {"cause": one.claim.comment} | known
+
+
 def explained(found: Iterable[Judged]) -> str:
     """The measured causes, claim by claim."""
     parts = []
@@ -189,6 +199,7 @@ def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool 
     parts += ["## Claims", markdown_table(*claim_rows(verdicts)), "" if rehearsal else explained(verdicts)]
     parts += measured(study, summaries, tables, figures)
     write_text(results / "README.md", "\n\n".join(part for part in parts if part) + "\n")
+    write_text(results / "claims.json", json.dumps([as_facts(one) for one in verdicts], indent=1))
     return Drawn(tables, verdicts, times(summaries), others)
 
 
