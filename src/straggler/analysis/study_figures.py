@@ -22,7 +22,6 @@ __all__ = [
     "errors_over_workers",
     "over_training",
     "rate_momentum_map",
-    "speeds",
 ]
 
 
@@ -76,11 +75,11 @@ def draw_errors(axes: Axes, runs: pl.DataFrame, method: str, position: int, shif
     )
 
 
-def label_workers(axes: Axes, runs: pl.DataFrame, title: str, bottom: float = 0, top: float = 95) -> None:
+def label_workers(axes: Axes, runs: pl.DataFrame, title: str) -> None:
     workers = sorted({workers_of(column) for column in runs["column"]} - {1})
     axes.set_xscale("log", base=2)
     axes.set_xticks(workers, [str(n) for n in workers])
-    axes.set(xlabel="workers", title=title, ylim=(bottom, top))
+    axes.set(xlabel="workers", title=title, ylim=(0, 95))
 
 
 def over_training(
@@ -137,24 +136,6 @@ def write_numbers(axes: Axes, grid: np.ndarray[Any, Any]) -> None:
         if math.isfinite(value):
             colour = "black" if value > 60 else "white"
             axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=7, color=colour)
-
-
-def speeds(summaries: pl.DataFrame, path: Path) -> Path:
-    """Gradients per mean batch time against N: who waits for whom."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(8.4, 3.8), layout="constrained")
-        panels: Any = figure.subplots(1, 2, sharey=True)
-        for axes, kind in zip(panels, ("homogeneous", "heterogeneous"), strict=True):
-            mine = summaries.filter(pl.col("protocol") == kind)
-            for position, method in enumerate(("asgd", "ssgd")):
-                draw_errors(axes, mine.filter(pl.col("row") == method), method, position)
-            workers = sorted({workers_of(column) for column in mine["column"]})
-            axes.plot(workers, workers, color="0.4", linestyle=":", label="N")
-            axes.set_yscale("log")
-            label_workers(axes, mine, f"{kind} machines", bottom=2, top=600)
-        panels[0].set_ylabel("gradients per mean batch time")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
-        return save(figure, path)
 
 
 def densities(cvs: Mapping[str, float], factor: float, path: Path) -> Path:

@@ -5,6 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from straggler.analysis import study_figures as draw
+from straggler.analysis.clusters import speedup_figure
 from straggler.studies.gap_aware_numbers import MAP, MAP_LRS
 from straggler.sweeps.summaries import series
 
@@ -56,7 +57,7 @@ def gap_aware_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
     if len(of(summaries, "10")):
         found.append(map_figure(of(summaries, "10"), results / "map.png"))
     if len(of(summaries, "12")):
-        found.append(draw.speeds(of(summaries, "12"), results / "speeds.png"))
+        found.append(speedup_figure(speedups(of(summaries, "12")), results / "speeds.png"))
     return found
 
 
@@ -74,6 +75,14 @@ def training_figures(summaries: pl.DataFrame, curves: pl.DataFrame, results: Pat
             curves, stale, "gap", "mean gap (RMSE)", f"{title}: runs that converged", results / "gap.png"
         ),
     ]
+
+
+def speedups(runs: pl.DataFrame) -> pl.DataFrame:
+    """Figure 12's rows under the names that `straggler speedup` gives them, equal machines first."""
+    workers = pl.col("column").str.strip_prefix("N = ").cast(pl.Int64)
+    named = runs.select(pl.col("protocol") + " machines", "row", "seed", workers=workers, speedup="value")
+    names = {"protocol": "cluster", "row": "method"}
+    return named.rename(names).sort("cluster", descending=True, maintain_order=True)
 
 
 def map_figure(runs: pl.DataFrame, path: Path) -> Path:

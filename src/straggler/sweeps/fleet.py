@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from straggler.experiment import Experiment
 from straggler.observe import Progress
+from straggler.speedup import Repetition
 from straggler.sweeps.cells import Task
-from straggler.sweeps.facts import Facts, facts_of
+from straggler.sweeps.facts import Facts, counted, facts_of
 
 __all__ = ["Fleet", "Told"]
 
@@ -79,10 +80,10 @@ class Fleet:
     def _give(self, seat: Seat, task: Task) -> None:
         seat.task = task
         try:
-            seat.line.send((task.experiment.resolved(), str(self.runs), self.data, task.keep))
+            seat.line.send((task.order, self.runs, self.data, task.keep))
         except OSError:  # it died while it was idle
             seat.process, seat.line = start()
-            seat.line.send((task.experiment.resolved(), str(self.runs), self.data, task.keep))
+            seat.line.send((task.order, self.runs, self.data, task.keep))
 
     def _hear(self, seat: Seat) -> Told:
         task = seat.task
@@ -112,22 +113,24 @@ def serve(line: Connection) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     while True:
         try:
-            settings, runs, data, keep = line.recv()
+            order, runs, data, keep = line.recv()
         except EOFError:
             return
-        line.send(attempt(settings, Path(runs), data, keep, lambda seen: line.send(("spent", seen.spent))))
+        line.send(attempt(order, runs, data, keep, lambda seen: line.send(("spent", seen.spent))))
 
 
 def attempt(
-    settings: dict[str, Any],
+    order: dict[str, Any] | Repetition,
     runs: Path,
     data: Path | None,
     keep: tuple[str, ...],
     progress: Callable[[Progress], None],
 ) -> tuple[str, Facts | str]:
-    """Run an experiment on this core, or find it done; an error is an answer too."""
+    """Run or count an experiment on this core, or find it done; an error is an answer too."""
     try:
-        experiment = Experiment(**settings)
+        if isinstance(order, Repetition):
+            return "done", counted(order)
+        experiment = Experiment(**order)
         record = experiment.run(runs, jobs=1, data=data, progress=progress)
         return "done", facts_of(experiment, record, keep, data)
     except KeyboardInterrupt:
