@@ -15,8 +15,9 @@ from straggler.analysis.clusters import speedup_rows
 from straggler.catalogue import InputError, parse
 from straggler.cli import app
 from straggler.delays import BLOCK, DELAYS, Durations
-from straggler.policies import POLICIES
+from straggler.policies import POLICIES, Hybrid
 from straggler.speedup import Tally, densities, mean_seconds, policy_of, speedups, tally, through_policy
+from straggler.speedup.tallies import Counter, blank_arrival
 
 pytestmark = pytest.mark.timeout(60)
 GAMMA = "gamma(mean=1, cv=0.3)"
@@ -99,6 +100,15 @@ def test_a_policy_that_starts_nobody_is_told() -> None:
 
     with pytest.raises(RuntimeError, match="left all workers idle after 0 updates"):
         through_policy(Lazy(), durations(GAMMA, 3), 10)
+
+
+def test_what_was_set_aside_and_became_usable_comes_first() -> None:
+    """As happens where workers come back: one that pushed twice in a step has raised the least by two."""
+    server = Counter(Hybrid(num_workers_ps_update=3), 3)
+    server.busy[2] = blank_arrival(2, server).job
+    server.aside.append(blank_arrival(1, server))
+    assert list(server.policy.receive(server, blank_arrival(0, server))) == []
+    assert (server.policy.state()["_collected"], server.aside) == ([1, 0], [])
 
 
 # Closed forms.
