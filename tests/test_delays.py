@@ -1,6 +1,7 @@
 """How long a job takes: the laws' parameters mean what they say, and a draw depends on its address only."""
 
 import pickle
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from straggler.catalogue import parse
 from straggler.delays import BLOCK, DELAYS, Constant, DurationError, Durations, Gamma, Law, Term, Trace
+from straggler.randomness import rng
 
 PLAIN = [
     "constant(seconds=0.3)",
@@ -59,6 +61,13 @@ def test_every_law_is_tested_here() -> None:
 
 
 # A draw depends on its address only
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**40 + 3])
+def test_an_address_is_numpy_s_own_seed_of_its_four_numbers(seed: int) -> None:
+    """Large seeds too, which are several words: the same draws as ever."""
+    numbers = (seed, zlib.crc32(b"duration-0"), 0, 5)
+    assert rng(seed, "duration-0", 0, 5).random() == np.random.default_rng(numbers).random()
 
 
 @pytest.mark.parametrize("text", PLAIN + MULTIPLYING)

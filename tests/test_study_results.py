@@ -21,7 +21,6 @@ from straggler.studies.draw import draw, judged, outdated, restated, source_summ
 from straggler.studies.epfl_landscape import FILE, landscape_figures, survey
 from straggler.studies.epfl_statistics import spread, variance
 from straggler.studies.figures import caption_of
-from straggler.studies.gap_aware_speeds import tallied
 from straggler.sweeps.cells import Cell
 from straggler.sweeps.summaries import known
 
@@ -247,21 +246,3 @@ def test_the_landscape_cells_of_the_report_are_those_that_are_surveyed() -> None
     assert [cell.labels["row"] for cell in cells] == [f"m = {momentum:g}" for momentum in epfl.MOMENTA]
     first: Experiment = cells[0].experiment(0)
     assert (first.workers, first.snapshots, first.stop) == (3, 18, "each")
-
-
-def test_clusters_are_tallied_once_and_only_for_figure_12(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def count(tables: list[str]) -> None:
-        cells = GAP_AWARE.chosen("default", tables)
-        tallied(cells, tmp_path, tmp_path / "results", 1, None, print, lambda done, what: None)
-
-    monkeypatch.setattr("straggler.studies.gap_aware_speeds.WORKERS", (1, 2, 8))
-    monkeypatch.setattr("straggler.studies.gap_aware_speeds.SPEED_SEEDS", 2)
-    count(["13"])
-    assert not (tmp_path / "results").exists()
-    count(["12"])
-    table = pl.read_parquet(tmp_path / "results" / "speedups.parquet")
-    assert len(table) == 2 * 3 * 3 * 2
-    monkeypatch.setattr("straggler.studies.gap_aware_speeds.speedups", lambda *_: pytest.fail("again"))
-    count(["12"])

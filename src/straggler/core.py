@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
@@ -43,17 +43,22 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
+def remembered(name: str) -> property:
+    """A private attribute, found at once: pydantic's own search takes longer than many a policy."""
+
+    def recall(piece: "Piece") -> Any:
+        return (piece.__pydantic_private__ or {})[name]
+
+    return property(recall)
+
+
 class Piece(Entry):
     """One of the three that decide; what it remembers of a run is in its private attributes."""
 
-    if not TYPE_CHECKING:  # else every name would be known
-
-        def __getattr__(self, name: str) -> Any:
-            """What it remembers, at once: pydantic's own search takes longer than many a policy."""
-            try:
-                return object.__getattribute__(self, "__pydantic_private__")[name]
-            except (KeyError, TypeError):
-                return super().__getattr__(name)
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for name in cls.__private_attributes__:
+            setattr(cls, name, remembered(name))
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep: tensors, numbers, and dictionaries of them."""

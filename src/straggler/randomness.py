@@ -18,4 +18,6 @@ def torch_seed(seed: int, stream: str, worker: int = 0, index: int = 0) -> int:
 
 
 def address(seed: int, stream: str, worker: int, index: int) -> np.random.SeedSequence:
-    return np.random.SeedSequence((seed, zlib.crc32(stream.encode()), worker, index))
+    numbers = (seed, zlib.crc32(stream.encode()), worker, index)
+    # numpy takes a tuple to pieces number by number, an array at once; a large seed is several of its words
+    return np.random.SeedSequence(np.array(numbers, np.uint32) if seed < 2**32 else numbers)

@@ -45,7 +45,12 @@ class Hybrid(Policy):
         self._least, self._collected, self._pulled, self._given = 0, [], (0, server.x), {}
 
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
-        server.aside.append(arrival)
+        if server.aside or self._pushes[arrival.worker] > self._least + self.staleness_tolerance:
+            server.aside.append(arrival)
+            self._collect(server)
+        else:  # the same without looking through them
+            server.merge(arrival)
+            self._collected.append(arrival.worker)
         return self._advance(server)
 
     def joined(self, server: Server, worker: int) -> Iterable[int]:
@@ -55,47 +60,62 @@ class Hybrid(Policy):
 
     def left(self, server: Server, worker: int) -> Iterable[int]:
         if not self._collected:  # the iteration begins anew without it
-            self._least = self._fewest(server, counting=[])
+            self._least = self._fewest(server)
+        self._collect(server)
         return self._advance(server)
 
     def _advance(self, server: Server) -> list[int]:
+        """Step if k are collected, or nobody else will come; who starts then."""
         starting = self._iterate(server)
-        if not server.busy and not starting and server.aside:
+        if server.busy or starting:
+            return starting
+        if server.aside:
             self._least = self._fewest(server, counting=self._collected)
+            self._collect(server)
             starting = self._iterate(server)
-        if not server.busy and not starting and self._collected:  # the others have finished their share
+        if not starting and self._collected:  # the others have finished their share
             starting = self._step(server)
         return starting
 
-    def _fewest(self, server: Server, counting: list[int]) -> int:
+    def _fewest(self, server: Server, counting: Iterable[int] = ()) -> int:
         """The least that an active worker pushed, with those named counted once more."""
-        pushes = self._pushes
-        return min((pushes[w] + (w in counting) for w in server.active), default=max(pushes))
+        pushes = self._pushes.copy()
+        for worker in dict.fromkeys(counting):
+            pushes[worker] += 1
+        return min(map(pushes.__getitem__, server.active)) if server.active else max(self._pushes)
 
-    def _iterate(self, server: Server) -> list[int]:
-        """Collect what is usable, in order of arrival; with k of them step, and iterate again."""
-        pushes, collected = self._pushes, self._collected
+    def _collect(self, server: Server) -> None:
+        """Merge what was set aside and is usable, in order of arrival, up to k."""
+        aside, pushes, collected = server.aside, self._pushes, self._collected
         most, wanted = self._least + self.staleness_tolerance, self.num_workers_ps_update - len(collected)
-        for usable in [a for a in server.aside if pushes[a.worker] <= most][:wanted]:
-            server.aside.remove(usable)
+        for usable in [arrival for arrival in aside if pushes[arrival.worker] <= most][:wanted]:
+            aside.remove(usable)
             server.merge(usable)
             collected.append(usable.worker)
-        if len(collected) < self.num_workers_ps_update:
+
+    def _iterate(self, server: Server) -> list[int]:
+        """With k collected step, and go on with what was set aside."""
+        if len(self._collected) < self.num_workers_ps_update:
             return []
-        return self._step(server) + self._iterate(server)
+        starting = self._step(server)
+        if not server.aside:
+            return starting
+        self._collect(server)
+        return starting + self._iterate(server)
 
     def _step(self, server: Server) -> list[int]:
         server.step(self.aggregate)
         if (server.k - 1) % self.pull_weights_interval == 0:
             self._pulled = (server.k, server.x)
-        version, x = self._pulled
-        pushes, given = self._pushes, self._given
-        for worker in self._collected:
+        (version, x), send, lr = self._pulled, server.optimizer.send, server.lr
+        pushes, given, collected, busy = self._pushes, self._given, self._collected, server.busy
+        for worker in collected:
             pushes[worker] += 1
-            given[worker] = (version, server.optimizer.send(x, server.lr, worker))
-        self._least = self._fewest(server, counting=[])
-        collected, self._collected = self._collected, []
-        return [worker for worker in collected if worker not in server.busy]  # one may have come back
+            given[worker] = (version, send(x, lr, worker))
+        starting = [worker for worker in collected if worker not in busy]  # one may have come back
+        collected.clear()
+        self._least = self._fewest(server)
+        return starting
 
     def view(self, server: Server, worker: int) -> tuple[int, Tensor]:
         return self._given.get(worker) or super().view(server, worker)

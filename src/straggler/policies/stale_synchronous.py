@@ -25,14 +25,17 @@ class StaleSynchronous(Policy):
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         server.merge(arrival)
         server.step()
-        worker, at = arrival.worker, self._at
-        clock = self._clock[worker] = self._clock[worker] + 1
+        worker, clocks, at = arrival.worker, self._clock, self._at
+        clock = clocks[worker] = clocks[worker] + 1
         if worker in server.active:
             at[clock] = at.get(clock, 0) + 1
-        at[clock - 1] -= 1
-        if at[clock - 1]:  # the slowest are where they were, so nobody else may go on
-            return (worker,) if clock <= min(at) + self.bound else ()
-        del at[clock - 1]  # clocks that nobody shows are forgotten, so there are few
+        if at[clock - 1] == 1:
+            del at[clock - 1]  # clocks that nobody shows are forgotten, so there are few
+        else:
+            at[clock - 1] -= 1
+        slowest = min(at) if at else clock
+        if slowest < clock:  # the slowest are where they were, so nobody else may go on
+            return (worker,) if clock <= slowest + self.bound else ()
         return self._free(server)
 
     def joined(self, server: Server, worker: int) -> Iterable[int]:

@@ -1,7 +1,10 @@
 """Clusters of many sizes under several methods: speed-ups over one worker, and how long batches take."""
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -11,9 +14,9 @@ from straggler.core import Policy
 from straggler.delays import BLOCK, Durations, Law
 from straggler.methods import METHODS
 from straggler.policies import POLICIES, Hybrid, KAsync, KBatchAsync, KBatchSync, KSync, Synchronous
-from straggler.speedup.tallies import tally
+from straggler.speedup.tallies import Tally, tally
 
-__all__ = ["densities", "mean_seconds", "policy_of", "speedups"]
+__all__ = ["Repetition", "densities", "mean_seconds", "policy_of", "speedups"]
 
 SAMPLED_WORKERS = 20_000  # for densities: machines drawn, a block of jobs each
 
@@ -37,35 +40,55 @@ def policy_of(text: str, workers: int) -> Policy:
     return policy
 
 
+@dataclass(frozen=True)
+class Repetition:
+    """A method on a cluster with one seed's machines and durations, until so many gradients are used."""
+
+    method: str
+    compute: Law
+    workers: int
+    gradients: int  # by all workers together, or a few more to end with a step
+    seed: int
+    delays: tuple[Law, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """A short hash of everything that determines it."""
+        laws = [law.identity() for law in (self.compute, *self.delays)]
+        told = [self.method, laws, self.workers, self.gradients, self.seed]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]
+
+    def tally(self) -> Tally:
+        policy = policy_of(self.method, self.workers)
+        updates = -(-self.gradients // used_by_a_step(policy, self.workers))
+        return tally(policy, Durations(self.compute, self.delays, self.workers, self.seed), updates)
+
+
 def speedups(
     methods: Sequence[str],
     computes: Sequence[Law],
     delays: Sequence[Law],
     workers: Sequence[int],
-    batches: int,
+    gradients: int,
     seeds: Sequence[int],
     unit: float | None = None,
     progress: Callable[[float, str], None] = lambda done, what: None,
 ) -> pl.DataFrame:
     """Gradients used per `unit` of seconds: a row per cluster, method, size and seed.
 
-    Every method goes on until it has used so many batches per worker, or a few more to end with a step.
     Without a unit it is the mean time of a batch, over the workers and seeds of the largest cluster.
     """
-    rows, done, whole = list[dict[str, object]](), 0, len(computes) * len(seeds) * sum(workers) * len(methods)
+    rows, whole = list[dict[str, object]](), len(computes) * len(workers) * len(methods) * len(seeds)
     for compute in computes:
         seconds = unit or mean_seconds(compute, delays, max(workers), seeds)
         for size in workers:
             for method in methods:
-                policy = policy_of(method, size)
-                updates = -(-batches * size // used_by_a_step(policy, size))
                 for seed in seeds:
-                    progress(done / whole, f"{method} × {size:,}")
-                    seen = tally(policy, Durations(compute, delays, size, seed), updates)
+                    progress(len(rows) / whole, f"{method} × {size:,}")
+                    seen = Repetition(method, compute, size, gradients, seed, tuple(delays)).tally()
                     facts = {"cluster": str(compute), "method": method, "workers": size, "seed": seed}
                     speed = seen.applied * seconds / seen.seconds
                     rows.append(facts | {"speedup": speed, "unit": seconds} | vars(seen))
-                    done += size
     return pl.DataFrame(rows)
 
 

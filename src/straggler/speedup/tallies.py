@@ -4,6 +4,7 @@ Three ways to the same numbers, all on the addressed draws of `Durations`: where
 start together, whole blocks of durations at once; else the policy itself, arrival by arrival.
 """
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -138,16 +139,21 @@ def through_policy(policy: Policy, durations: Durations, updates: int) -> Tally:
     """The policy decides on every arrival, in the simulator's order: (time, worker, launch)."""
     server = Counter(policy, durations.workers)
     receive, busy, finished, launched = server.policy.receive, server.busy, server.finished, server.launched
-    draws = [seconds_of(durations, worker) for worker in range(durations.workers)]
+    draws = [seconds_of(durations, worker).__next__ for worker in range(durations.workers)]
     arrivals = [blank_arrival(worker, server) for worker in range(durations.workers)]
+    jobs = [arrival.job for arrival in arrivals]
     now, queue, starting = 0.0, list[Entry](), server.policy.begin(server)
     while True:
         begun = []
         for worker in starting:
             launch = launched[worker] = launched[worker] + 1
-            busy[worker] = arrivals[worker].job
-            begun.append((now + next(draws[worker]), worker, launch))
-        queue = enqueue(queue, begun, launched)
+            busy[worker] = jobs[worker]
+            begun.append((now + draws[worker](), worker, launch))
+        if 2 * len(begun) > len(queue):
+            queue = anew(queue, begun, launched)
+        else:
+            for entry in begun:
+                heappush(queue, entry)
         if server.k >= updates:
             return outcome(server, now)
         if not queue:
@@ -161,21 +167,17 @@ def through_policy(policy: Policy, durations: Durations, updates: int) -> Tally:
             starting = receive(server, arrivals[worker])
 
 
-def enqueue(queue: list[Entry], begun: list[Entry], launched: list[int]) -> list[Entry]:
-    """The queue with what was begun; where that is most of it, it is built anew without the cancelled."""
-    if 2 * len(begun) > len(queue):
-        queue = [entry for entry in queue if launched[entry[1]] == entry[2]] + begun
-        heapify(queue)
-    else:
-        for entry in begun:
-            heappush(queue, entry)
+def anew(queue: list[Entry], begun: list[Entry], launched: list[int]) -> list[Entry]:
+    """The queue with what was begun and without what was cancelled: faster where that is most of it."""
+    queue = [entry for entry in queue if launched[entry[1]] == entry[2]] + begun
+    heapify(queue)
     return queue
 
 
 def seconds_of(durations: Durations, worker: int) -> Iterator[float]:
     """A worker's durations, launch after launch."""
     for number in count():
-        yield from durations.block(worker, number).tolist()
+        yield from array("d", durations.block(worker, number).tobytes())
 
 
 def blank_arrival(worker: int, server: Server) -> Arrival:

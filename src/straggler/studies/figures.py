@@ -6,9 +6,9 @@ from pathlib import Path
 import polars as pl
 
 from straggler.analysis import study_figures as draw
+from straggler.analysis.clusters import speedup_figure
 from straggler.studies.epfl_landscape import landscape_figures
 from straggler.studies.gap_aware_numbers import MAP, MAP_LRS
-from straggler.studies.gap_aware_speeds import speed_figures
 from straggler.sweeps.summaries import series
 
 __all__ = ["asu_figures", "caption_of", "epfl_figures", "gap_aware_figures"]
@@ -86,7 +86,9 @@ def gap_aware_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
     found += training_figures(alike, series(results, "curves"), results)
     if len(of(summaries, "10")):
         found.append(map_figure(of(summaries, "10"), results / "map.png"))
-    return found + speed_figures(results)
+    if len(of(summaries, "12")):
+        found.append(speedup_figure(speedups(of(summaries, "12")), results / "speeds.png"))
+    return found
 
 
 def training_figures(summaries: pl.DataFrame, curves: pl.DataFrame, results: Path) -> list[Path]:
@@ -109,6 +111,14 @@ def training_figures(summaries: pl.DataFrame, curves: pl.DataFrame, results: Pat
         title = f"{slow['protocol'][0]}, runs that converged"
         found.append(draw.delay_and_gap(curves, slow, ("ga", "dana-ga"), title, results / "delay_gap.png"))
     return found
+
+
+def speedups(runs: pl.DataFrame) -> pl.DataFrame:
+    """Figure 12's rows under the names that `straggler speedup` gives them, equal machines first."""
+    workers = pl.col("column").str.strip_prefix("N = ").cast(pl.Int64)
+    named = runs.select(pl.col("protocol") + " machines", "row", "seed", workers=workers, speedup="value")
+    names = {"protocol": "cluster", "row": "method"}
+    return named.rename(names).sort("cluster", descending=True, maintain_order=True)
 
 
 def map_figure(runs: pl.DataFrame, path: Path) -> Path:

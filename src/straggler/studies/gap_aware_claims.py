@@ -64,12 +64,18 @@ def ga_minus_sa() -> Statistic:
     return both(ga_minus_sa_in("2", FAST), ga_minus_sa_in("2", SLOW), lambda a, b: (a + b) / 2)
 
 
-def faster(kind: str, workers: int) -> Statistic:
-    """Gradients per second, asynchronous over synchronous."""
-    speed = (
-        at(table="12", protocol=kind, row=method, column=f"N = {workers}") for method in ("asgd", "ssgd")
-    )
+def faster(kind: str, workers: int, than: str = "ssgd") -> Statistic:
+    """Gradients used per second, asynchronous over another method."""
+    speed = (at(table="12", protocol=kind, row=method, column=f"N = {workers}") for method in ("asgd", than))
     return ratio(*speed)
+
+
+def other_sizes(kind: str) -> tuple[Evidence, ...]:
+    return (
+        Evidence("8 workers", faster(kind, 8)),
+        Evidence("1,024 workers", faster(kind, 1024)),
+        Evidence("1,024 workers, over K-sync with k = 90 % of them", faster(kind, 1024, "k-sync(k=90%)")),
+    )
 
 
 def map_best(negative: bool) -> Statistic:
@@ -199,28 +205,27 @@ CLAIMS = (
         "async-faster-homogeneous",
         "With equal machines asynchronous training is about 1.2 times as fast as synchronous.",
         "figure 12",
-        "gradients per second, asynchronous over synchronous, 64 workers",
+        "gradients used per second, asynchronous over synchronous, 64 workers",
         faster("homogeneous", 64),
         least=1.1,
         most=1.35,
         unit="×",
-        causes=(
-            Evidence("8 workers", faster("homogeneous", 8)),
-            Evidence("128 workers", faster("homogeneous", 128)),
-        ),
+        causes=other_sizes("homogeneous"),
+        comment="The ratio is the mean of the longest of N batches over the mean of one, so it depends on N: "
+        "it grows slowly, and without bound. K-sync abandons a tenth of the gradients and is no faster than "
+        "waiting for all below 64 workers.",
     ),
     Claim(
         "async-faster-heterogeneous",
         "With unequal machines asynchronous training is several times as fast.",
         "figure 12",
-        "gradients per second, asynchronous over synchronous, 64 workers",
+        "gradients used per second, asynchronous over synchronous, 64 workers",
         faster("heterogeneous", 64),
         least=2.5,
         unit="×",
-        causes=(
-            Evidence("8 workers", faster("heterogeneous", 8)),
-            Evidence("128 workers", faster("heterogeneous", 128)),
-        ),
+        causes=other_sizes("heterogeneous"),
+        comment="Not all of it is waiting: machines that each go at their own speed do 1/(1 − .36) = 1.56 "
+        "times what as many machines of the mean batch time would, so asynchronous training is above N.",
     ),
     Claim(
         "slow-batches",

@@ -9,8 +9,9 @@ from typing import Any
 
 from straggler.catalogue import InputError, suggestion
 from straggler.experiment import Experiment
+from straggler.speedup import Repetition
 
-__all__ = ["Cell", "Task", "grid", "read_sweep", "tasks"]
+__all__ = ["Cell", "SpeedCell", "Task", "grid", "read_sweep", "tasks"]
 
 Label = str | int | float | None
 
@@ -27,15 +28,22 @@ class Cell:
     fact: str = "test_accuracy"  # what the source's number is one of
     also: Mapping[str, float] = field(default_factory=dict)  # what else the source says of it, by fact
 
-    def experiment(self, seed: int) -> Experiment:
+    def experiment(self, seed: int) -> Experiment | Repetition:
         return Experiment(**self.settings, seed=seed)
+
+
+class SpeedCell(Cell):
+    """A cluster whose gradients are counted, not computed."""
+
+    def experiment(self, seed: int) -> Repetition:
+        return Repetition(**self.settings, seed=seed)
 
 
 @dataclass
 class Task:
     """One run to be had, for every cell and seed that asks for it."""
 
-    experiment: Experiment
+    experiment: Experiment | Repetition
     seed: int
     keep: tuple[str, ...] = ()
     cells: list[Cell] = field(default_factory=list)
@@ -48,7 +56,12 @@ class Task:
     @property
     def in_real_time(self) -> bool:
         """Its seconds are measured, so that nothing else may run beside it."""
-        return self.experiment.engine != "simulator"
+        return isinstance(self.experiment, Experiment) and self.experiment.engine != "simulator"
+
+    @property
+    def order(self) -> dict[str, Any] | Repetition:
+        """What the process that runs it is told; an experiment as text: some optimizers cannot be pickled."""
+        return self.experiment if isinstance(self.experiment, Repetition) else self.experiment.resolved()
 
 
 def tasks(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Task]:

@@ -13,8 +13,9 @@ from straggler.catalogue import InputError
 from straggler.experiment import Experiment
 from straggler.problem import Supervised, one_thread
 from straggler.record import Record, write_text
+from straggler.speedup import Repetition
 
-__all__ = ["Facts", "facts_of"]
+__all__ = ["Facts", "counted", "facts_of"]
 
 Facts = dict[str, Any]
 LEFT_OUT = ("record", "weights_sha256", "id")  # paths are of a machine, the id is there already
@@ -30,11 +31,16 @@ def facts_of(experiment: Experiment, record: Record, keep: tuple[str, ...], data
         facts[score] = [scores[score] for scores in summary["classes"].values()]
     gaps = record.arrivals["gap"]
     facts["test_error"] = None if facts["test_accuracy"] is None else 100 - facts["test_accuracy"]
-    facts["speed"] = facts["gradients"] / facts["seconds"] if facts["seconds"] else None  # per second
     facts["mean_gap"] = gaps.filter(gaps.is_finite()).mean()
     for what in keep:
         facts |= KEPT[what](experiment, record, data)
     return facts
+
+
+def counted(repetition: Repetition) -> Facts:
+    """Where the jobs went, and gradients used per second."""
+    tally = repetition.tally()
+    return {**vars(tally), "speed": tally.applied / tally.seconds, "converged": True}
 
 
 def curve(experiment: Experiment, record: Record, data: Path | None) -> Facts:

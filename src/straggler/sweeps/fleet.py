@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from straggler.experiment import Experiment
 from straggler.observe import Progress
+from straggler.speedup import Repetition
 from straggler.sweeps.cells import Task
-from straggler.sweeps.facts import Facts, facts_of
+from straggler.sweeps.facts import Facts, counted, facts_of
 
 __all__ = ["Fleet", "Told", "attempt"]
 
@@ -80,7 +81,7 @@ class Fleet:
 
     def _give(self, seat: Seat, task: Task) -> None:
         seat.task = task
-        order = task.experiment.resolved(), self.runs, self.data, task.keep, self.address
+        order = task.order, self.runs, self.data, task.keep, self.address
         try:
             seat.line.send(order)
         except OSError:  # it died while it was idle
@@ -123,15 +124,17 @@ def serve(line: Connection) -> None:
 
 def attempt(
     progress: Callable[[Progress], None],
-    settings: dict[str, Any],
+    order: dict[str, Any] | Repetition,
     runs: Path,
     data: Path | None,
     keep: tuple[str, ...],
     address: str | None = None,
 ) -> tuple[str, Facts | str]:
-    """Run an experiment on this core, or find it done; an error is an answer too."""
+    """Run or count an experiment on this core, or find it done; an error is an answer too."""
     try:
-        experiment = Experiment(**settings)
+        if isinstance(order, Repetition):
+            return "done", counted(order)
+        experiment = Experiment(**order)
         record = experiment.run(runs, jobs=1, data=data, progress=progress, address=address)
         return "done", facts_of(experiment, record, keep, data)
     except KeyboardInterrupt:

@@ -56,12 +56,13 @@ class RayFleet:
 
     def run(self, tasks: Iterable[Task]) -> Generator[Told]:
         """Ends when nothing is left, and leaves the cluster; closed early, the runs at hand are given up."""
-        there: list[Task] = []
+        here: list[Task] = []  # what is there already, and what is only counted
         missing: list[Task] = []
         for task in tasks:
-            (missing if existing(self.runs / task.id) is None else there).append(task)
+            trains = isinstance(task.experiment, Experiment) and existing(self.runs / task.id) is None
+            (missing if trains else here).append(task)
         try:
-            yield from Fleet(min(self.jobs, CORES), self.runs, self.data).run(there)
+            yield from Fleet(min(self.jobs, CORES), self.runs, self.data).run(here)
             yield from self._run(missing)
         finally:
             self.close()
@@ -87,8 +88,9 @@ class RayFleet:
     def _fill(self, waiting: deque[Task]) -> None:
         while waiting and len(self._calls) < self.jobs:
             task = waiting.popleft()
-            data, settings = self._data(task.experiment), task.experiment.resolved()
-            self._calls.begin(task.id, task.id, settings, data, task.keep, sys.argv)
+            assert isinstance(task.experiment, Experiment)
+            data = self._data(task.experiment)
+            self._calls.begin(task.id, task.id, task.order, data, task.keep, sys.argv)
 
     def _data(self, experiment: Experiment) -> Any:
         """What a node is given: a folder of this machine if it is no other, else the data set itself."""
