@@ -59,7 +59,7 @@ class Tally:
             "done": done,
             "failed": failed,
             "missing": runs - done - failed,
-            "part": self.worked / self.work if self.work else (done + failed) / max(1, runs),
+            "part": (done + failed + sum(self.at_hand.values())) / max(1, runs),  # as the counts beside it
             "left": self.left(),
             "at_hand": [self._named(name) | {"part": part} for name, part in self.at_hand.items()],
             "failures": [self._named(name) | {"reason": reason} for name, reason in reasons],
