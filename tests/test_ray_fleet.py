@@ -100,8 +100,8 @@ def test_a_run_that_kills_its_process_is_given_up_and_the_others_are_done_once(
     assert [news.task for news in told if news.what == "done"] == [good]
     assert [folder.name for folder in tmp_path.iterdir()] == [good.id]
     before = (tmp_path / good.id / "summary.json").stat().st_mtime_ns
-    (news,) = RayFleet(None, 2, tmp_path).run([good])
-    assert news.what == "done"
+    again = [news.what for news in RayFleet(None, 2, tmp_path).run([good])]
+    assert again[-1] == "done"
     assert (tmp_path / good.id / "summary.json").stat().st_mtime_ns == before
 
 

@@ -29,7 +29,7 @@ def markdown(runs: Sequence[Facts], studies: Sequence[Study]) -> str:
     parts = [f"# {title(runs, studies)}"]
     for study in studies:
         parts.append(f"## Study {study.name}")
-        if study.claims:
+        if study.untold:
             parts.append(claims_table(study))
         parts += study.texts().values()
     if runs:
@@ -51,7 +51,7 @@ def markdown(runs: Sequence[Facts], studies: Sequence[Study]) -> str:
 
 def claims_table(study: Study) -> str:
     rows = []
-    for claim in study.claims:
+    for claim in study.untold:
         low, high = claim["low"], claim["high"]
         span = f" [{low}, {high}]" if low is not None and high is not None else ""
         effect = "" if claim["effect"] is None else f"{claim['effect']}{span}"

@@ -76,6 +76,12 @@ class Study:
             self.trouble.append(f"claims.json cannot be read: {error}")
             return []
 
+    @property
+    def untold(self) -> list[dict[str, Any]]:
+        """Claims, unless a document of the study tells them already."""
+        told = any(line.strip() == "## Claims" for text in self.texts().values() for line in text.splitlines())
+        return [] if told else self.claims
+
     @cached_property
     def pictures(self) -> list[Picture]:
         """Figures that no document shows already."""
