@@ -122,9 +122,8 @@ def test_a_half_written_part_does_not_matter(tmp_path: Path) -> None:
     assert experiment.run(tmp_path, jobs=1).summary["gradients"] == 60
 
 
-@pytest.mark.parametrize(
-    ("model", "jobs"), [("lenet5", 2), pytest.param("asu-fashion", 1, marks=pytest.mark.chaos)]
-)
+@pytest.mark.chaos
+@pytest.mark.parametrize(("model", "jobs"), [("lenet5", 2), ("asu-fashion", 1)])
 def test_a_process_killed_ten_times_ends_with_the_same_bits(model: str, jobs: int, tmp_path: Path) -> None:
     settings = [
         "--dataset",

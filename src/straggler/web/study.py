@@ -79,8 +79,8 @@ class Study:
     @property
     def untold(self) -> list[dict[str, Any]]:
         """Claims, unless a document of the study tells them already."""
-        told = any(line.strip() == "## Claims" for text in self.texts().values() for line in text.splitlines())
-        return [] if told else self.claims
+        lines = [line.strip() for text in self.texts().values() for line in text.splitlines()]
+        return [] if "## Claims" in lines else self.claims
 
     @cached_property
     def pictures(self) -> list[Picture]:
