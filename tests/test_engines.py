@@ -262,6 +262,13 @@ def test_killed_and_stopped_workers_lose_nothing(
     eventually(lambda: orphans() == [])
 
 
+def test_workers_are_seen_until_they_are_gone(problem: Problem) -> None:
+    engine = Processes(problem, durations(0.2), WORKERS)
+    seen = orphans()
+    engine.close()
+    assert (len(seen), orphans()) == (WORKERS, [])
+
+
 def eventually(true: Callable[[], bool], seconds: float = 20) -> None:
     """Ray takes a few seconds to end a process that is stopped."""
     until = time.monotonic() + seconds
