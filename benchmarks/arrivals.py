@@ -19,7 +19,7 @@ console = Console()
 SIZES = (8, 64, 1024)
 BLOCKS = ("asynchronous", "k-batch-async(k={half})", "synchronous", "k-sync(k={half})")
 WAITING = ("synchronous", "ssp(bound=3)", "k-async(k={half})", "k-batch-sync(k={half})")
-WAITING += ("hybrid(num_workers_ps_update={half}, staleness_tolerance=3)",)
+WAITING += ("hybrid({half}, 3)",)  # k and the staleness tolerance
 
 
 def rate(way, policy: str, compute: str, workers: int, arrivals: int, rounds: int) -> float:
