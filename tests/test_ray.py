@@ -73,7 +73,7 @@ def test_a_run_survives_the_loss_of_a_node(
         wait_for(lambda: bool(made) and all(made[0].launches.get(worker, 0) > 5 for worker in range(3)), over)
         engine = made[0]
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-        wait_for(lambda: engine.restarts > 0, over)
+        wait_for(lambda: engine.restarts > 0 and not all(map(engine._ready, range(3))), over)
         lost = next(worker for worker in range(3) if not engine._ready(worker))
         before = dict(engine.launches)
         wait_for(lambda: all(engine.launches[w] > before[w] + 20 for w in range(3) if w != lost), over)

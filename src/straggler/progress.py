@@ -87,7 +87,7 @@ def numbers(seen: Seen) -> str:
 def details(seen: Seen, width: int) -> list[Text]:
     """What stands below the bar, as far as it is known."""
     lines = [numbers_line(seen)]
-    lines += [staleness_line(seen)] if seen.recent else []
+    lines += [staleness_line(seen, width)] if seen.recent else []
     return lines + ([workers_line(seen, width)] if seen.workers else [])
 
 
@@ -98,11 +98,12 @@ def numbers_line(seen: Seen) -> Text:
     )
 
 
-def staleness_line(seen: Seen) -> Text:
+def staleness_line(seen: Seen, width: int) -> Text:
     """The staleness of the latest arrivals as a line of bars."""
     said = f" the latest up to {max(seen.recent, default=0):,}, mean {seen.staleness:,.1f}"
     line = Text("  staleness ", style="dim", no_wrap=True, overflow="ellipsis")
-    return line.append(sparkline(seen.recent[-30:]), style="default").append(said)
+    shown = seen.recent[-max(1, min(30, width - len(line) - len(said))) :]
+    return line.append(sparkline(shown), style="default").append(said)
 
 
 def workers_line(seen: Seen, width: int) -> Text:
