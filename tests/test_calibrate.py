@@ -26,6 +26,7 @@ def called_real(record: Record, folder: Path) -> Record:
     return Record(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["asgd", "ssgd", "ssp", "k-async"])
 def test_known_laws_are_found_again(method: str, tmp_path: Path) -> None:
     settings = DIGITS | {"method": method, "workers": 4, "gradients": 4000}

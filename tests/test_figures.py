@@ -56,6 +56,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 # Every kind.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_drawn(kind: str, runs: dict[str, Record], digits: Record, tmp_path: Path) -> None:
     records = {"digits": digits} if kind in ("accuracy", "pareto", "heatmap", "error") else runs

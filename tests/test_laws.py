@@ -125,6 +125,7 @@ def test_a_synchronous_round_takes_as_long_as_the_slowest() -> None:
     assert set(story.staleness) == {0}
 
 
+@pytest.mark.slow
 def test_a_synchronous_round_of_exponential_times_takes_the_harmonic_number() -> None:
     story = run_story(**QUADRATIC, method="ssgd", workers=8, updates=4000, compute="exponential(1)")
     harmonic = sum(1 / i for i in range(1, 9))
@@ -204,6 +205,7 @@ def test_the_optimum_of_quadratics_is_where_synchronous_sgd_goes() -> None:
     assert torch.allclose(story.server.x, story.problem.optimum, atol=1e-10)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_asynchronous_sgd_goes_where_the_fast_workers_pull() -> None:
     """The speed-weighted optimum Σ fᵢbᵢ, not the common one."""
     settings = {"dataset": "quadratic(dimension=2, condition=1, spread=2)", "workers": 3, "lr": 0.001}

@@ -55,6 +55,7 @@ def test_the_same_generator_gives_the_same_weights(text, shape, size):
     assert torch.equal(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "shape", "size"), SIZES)
 def test_parameters_may_be_views_of_one_flat_vector(text, shape, size):
     network = build(text, shape).eval()

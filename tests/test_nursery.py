@@ -15,7 +15,7 @@ import pytest
 from straggler.engines import nursery as module
 from straggler.engines.nursery import Nursery, nursery
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 HERE = Path(__file__).parent
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -45,6 +45,9 @@ def test_bars_rise_with_the_values(values: list[int | None]) -> None:
         busy=st.integers(0, 5000),
         workers=st.integers(5000, 10_000),
     )
+)
+@example(
+    Progress(0.0, 0.0, 0, 1.0, 1e5, None, recent=(0,) * 24 + (10**7,), behind=(None,), busy=0, workers=5000)
 )
 def test_the_view_fits_80_columns(seen: Progress) -> None:
     console = Console(width=80)

@@ -131,6 +131,7 @@ def test_the_staleness_laws_of_the_first_k(policy: str, per_update: int, compute
     assert story.server.k == 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
@@ -149,6 +150,7 @@ def test_the_time_of_a_step_under_exponential_times(policy: str, expected: float
     assert story.times[-1] / 4000 == pytest.approx(expected, rel=0.04)
 
 
+@pytest.mark.slow
 def test_asynchrony_begets_momentum() -> None:
     """E[x_{t+1} − x_t] = (1 − 1/N)(x_t − x_{t−1}) − (η/N) f'(x_t) for exponential times. Mitliagkas 2016."""
     workers, lr, steps, seeds = 4, 0.2, 12, 1500

@@ -180,6 +180,7 @@ def test_the_partition_is_the_one_the_run_used(runs: dict[str, Path]) -> None:
 # Pictures.
 
 
+@pytest.mark.slow
 def test_plotly_takes_every_figure(runs: dict[str, Path]) -> None:
     """Its Python side knows every property by name and refuses the others."""
     for some in (["asgd"], list(runs)):
@@ -218,6 +219,7 @@ def test_the_html_needs_nothing_but_itself(runs: dict[str, Path], tmp_path: Path
     assert Facts(runs["asgd"]).summary["weights_sha256"] in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "magic"), [("pdf", b"%PDF"), ("png", b"\x89PNG"), ("md", b"# Straggler")])
 def test_other_formats(runs: dict[str, Path], tmp_path: Path, form: str, magic: bytes) -> None:
     path = written(tmp_path, runs["asgd"], runs["k-sync"], form=form)

@@ -277,6 +277,7 @@ def test_times_are_put_beside_the_sources() -> None:
     assert time_rows(measured, "seconds")[1] == [["T", "p", "a", "c", "340.0", "10.0", "34.00"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_is_drawn_from_summaries_alone(name: str, tmp_path: Path) -> None:
     committed = Path(__file__).parents[1] / "results" / name / "summaries.parquet"
@@ -288,6 +289,7 @@ def test_a_study_is_drawn_from_summaries_alone(name: str, tmp_path: Path) -> Non
     assert (tmp_path / "tables" / f"{drawn.tables[0][1].name}.tex").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rehearsal_says_so_and_judges_nothing(name: str, tmp_path: Path) -> None:
     """Even of summaries from which verdicts would follow."""

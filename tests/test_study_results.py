@@ -148,6 +148,7 @@ def test_times_are_printed_beside_the_sources(tmp_path: Path, capsys: pytest.Cap
     assert "not measured" in verdicts and "inconclusive" in verdicts, "seen on 80 columns too"
 
 
+@pytest.mark.slow
 def test_a_study_is_drawn_whole_from_its_committed_results(tmp_path: Path) -> None:
     for file in (RESULTS / "gap-aware").glob("*.parquet"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -185,6 +186,7 @@ def surveyed(cells: list[Cell], folder: Path, say: Callable[[str], None] = lambd
     survey(cells, folder / "runs", folder / "results", 1, None, say, lambda done, what: None)
 
 
+@pytest.mark.slow
 def test_landscapes_are_kept_and_drawn_from_the_results_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +227,7 @@ def test_a_run_without_a_path_is_said_and_the_others_are_drawn(
     assert set(pl.read_parquet(tmp_path / "results" / FILE)["view"]) == {"without m = 0.99"}
 
 
+@pytest.mark.slow
 def test_the_command_draws_the_landscape_of_the_runs_it_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
