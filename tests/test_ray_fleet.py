@@ -105,6 +105,7 @@ def test_a_run_that_kills_its_process_is_given_up_and_the_others_are_done_once(
     assert (tmp_path / good.id / "summary.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.chaos  # seldom Ray ends the process before it has tidied up
 @pytest.mark.slow
 def test_a_sweep_that_is_interrupted_leaves_nothing_on_the_nodes(ray_here: None, tmp_path: Path) -> None:
     (task,) = some(epochs=1e6)
