@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from straggler.catalogue import parse
-from straggler.delays import BLOCK, DELAYS, Constant, DurationError, Durations, Gamma, Law, Term, Trace
+from straggler.delays import (
+    BLOCK,
+    DELAYS,
+    Constant,
+    DurationError,
+    Durations,
+    Gamma,
+    Law,
+    Memoryless,
+    Term,
+    Trace,
+)
 from straggler.randomness import rng
 
 PLAIN = [
@@ -388,7 +399,7 @@ def test_a_delay_may_be_zero_and_compute_too_if_a_delay_is_not() -> None:
 
 
 def test_a_law_of_ones_own_needs_only_draw() -> None:
-    class Ramp(Law):
+    class Ramp(Memoryless):
         name = "ramp"
 
         def draw(self, rng: np.random.Generator, worker: int, compute: np.ndarray) -> np.ndarray:

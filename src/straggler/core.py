@@ -2,6 +2,7 @@
 
 import copy
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -86,9 +87,9 @@ class Policy(Piece):
         """Who starts at the beginning."""
         return tuple(server.active)
 
+    @abstractmethod
     def receive(self, server: "Server", arrival: Arrival) -> Iterable[int]:
         """Merge the arrival (or ignore it), perhaps step; answer who starts now."""
-        raise NotImplementedError
 
     def joined(self, server: "Server", worker: int) -> Iterable[int]:
         """A worker came: answer who starts now."""
@@ -109,9 +110,9 @@ class Correction(Piece):
     def begin(self, x: Tensor, workers: int) -> None:
         """Forget the last run."""
 
+    @abstractmethod
     def correct(self, gradient: Tensor, arrival: Arrival, server: "Server") -> tuple[Tensor, float]:
         """The gradient to use, and a factor for the learning rate (not the same thing under momentum)."""
-        raise NotImplementedError
 
     def stepped(self, server: "Server", before: Tensor, lr: float) -> None:
         """Told after each server step: the model before it, and its learning rate."""
@@ -125,9 +126,9 @@ class Optimizer(Piece):
     def begin(self, x: Tensor, workers: int) -> None:
         """Forget the last run."""
 
+    @abstractmethod
     def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
         """The next model, in new memory: jobs in flight keep theirs."""
-        raise NotImplementedError
 
     def send(self, x: Tensor, lr: float, worker: int) -> Tensor:
         """What the worker computes at: the model, or a look-ahead."""

@@ -1,6 +1,7 @@
 """WHAT: the catalogue of corrections, what is done to a stale gradient before it is used."""
 
 import math
+from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -42,8 +43,9 @@ class StalenessWeight(Correction):
 
     scale: Literal["lr", "gradient"] = "lr"
 
+    @abstractmethod
     def weight(self, staleness: int) -> float:
-        raise NotImplementedError
+        """The factor."""
 
     def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
         weight = self.weight(server.staleness(arrival.job))

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +49,9 @@ class Data:
 class DataSet(Entry):
     """A data set that can be loaded."""
 
+    @abstractmethod
     def load(self, folder: Path | None = None, report: Report = log.info) -> Data:
         """The data; `folder` is where the user keeps the files of published sets."""
-        raise NotImplementedError
 
     def status(self) -> Status:
         """Where it is; what is made on the spot is always there."""

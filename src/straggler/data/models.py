@@ -1,6 +1,7 @@
 """The catalogue of networks; each gives logits, for cross entropy."""
 
 import math
+from abc import abstractmethod
 from itertools import pairwise
 from typing import ClassVar
 
@@ -39,9 +40,9 @@ class Model(Entry):
         """The inputs that can be read, in words."""
         return f"{times(cls.takes)} images" if cls.takes else "inputs of any shape"
 
+    @abstractmethod
     def network(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """The layers, for a shape that fits."""
-        raise NotImplementedError
 
 
 class AnyImage(Model):

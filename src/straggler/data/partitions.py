@@ -1,5 +1,6 @@
 """Who sees which samples: the catalogue of partitions, each deterministic for a given generator."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,9 +33,9 @@ class Partition(Entry):
         """How many samples there must be for each worker."""
         return 1
 
+    @abstractmethod
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
         """The rule itself, for a possible number of workers."""
-        raise NotImplementedError
 
 
 class Shared(Partition):

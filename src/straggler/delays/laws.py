@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -25,6 +26,7 @@ __all__ = [
     "Gaussian",
     "Law",
     "LogNormal",
+    "Memoryless",
     "OnOff",
     "Pareto",
     "Power",
@@ -59,20 +61,27 @@ class Law(Entry):
             raise ValueError("[] affects nobody; name a worker, or leave workers out for everyone")
         return workers
 
-    def draw(self, rng: np.random.Generator, worker: int, compute: Array) -> Array:
-        """Seconds of as many jobs as `compute` has (what each one's gradient takes)."""
-        raise NotImplementedError
-
+    @abstractmethod
     def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
-        """Seconds of the worker's number-th BLOCK of jobs; laws with a memory replace this one."""
-        return self.draw(term.rng(worker, number), worker, compute)
+        """Seconds of the worker's number-th BLOCK of jobs, whose gradients take `compute`."""
 
     def recall(self, workers: Sequence[int]) -> dict[int, Any]:
         """What is known of each worker before its first job."""
         return {}
 
 
-class Constant(Law):
+class Memoryless(Law):
+    """A law whose jobs have nothing to do with each other."""
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, worker: int, compute: Array) -> Array:
+        """Seconds of as many jobs as `compute` has (what each one's gradient takes)."""
+
+    def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
+        return self.draw(term.rng(worker, number), worker, compute)
+
+
+class Constant(Memoryless):
     """Always the same."""
 
     name = "constant"
@@ -82,7 +91,7 @@ class Constant(Law):
         return np.full(compute.size, self.seconds)
 
 
-class Gaussian(Law):
+class Gaussian(Memoryless):
     """Normal, with 0 for what falls below 0 (the EPFL system's delay)."""
 
     name = "gaussian"
@@ -93,7 +102,7 @@ class Gaussian(Law):
         return np.maximum(0.0, rng.normal(self.mean, self.std, compute.size))
 
 
-class Uniform(Law):
+class Uniform(Memoryless):
     """Anything from low to high alike (tiers of workers: FADAS, Wang et al. 2024)."""
 
     name = "uniform"
@@ -110,7 +119,7 @@ class Uniform(Law):
         return rng.uniform(self.low, self.high, compute.size)
 
 
-class Exponential(Law):
+class Exponential(Memoryless):
     """A fixed shift plus an exponential of this mean (Dutta et al. 2018)."""
 
     name = "exponential"
@@ -121,7 +130,7 @@ class Exponential(Law):
         return self.shift + rng.exponential(self.mean, compute.size)
 
 
-class Gamma(Law):
+class Gamma(Memoryless):
     """Gamma of this mean and coefficient of variation: machines alike (Ali et al. 2000)."""
 
     name = "gamma"
@@ -148,7 +157,7 @@ class GammaMachines(Law):
         return gamma(term.rng(worker, number), machine, self.cv_task, compute.size)
 
 
-class LogNormal(Law):
+class LogNormal(Memoryless):
     """Log-normal of this mean and coefficient of variation (its own, not its logarithm's)."""
 
     name = "lognormal"
@@ -160,7 +169,7 @@ class LogNormal(Law):
         return self.mean * np.exp(rng.normal(-variance / 2, math.sqrt(variance), compute.size))
 
 
-class Pareto(Law):
+class Pareto(Memoryless):
     """At least scale, P(X > x) = (scale/x)^alpha: heavy tails (MindFlayer, Maranjyan et al. 2024)."""
 
     name = "pareto"
@@ -171,7 +180,7 @@ class Pareto(Law):
         return self.scale * (1.0 + rng.pareto(self.alpha, compute.size))
 
 
-class Power(Law):
+class Power(Memoryless):
     """Fixed, slower with the worker's number: base·(worker+1)^exponent (Tyurin and Richtárik 2023)."""
 
     name = "power"
@@ -182,7 +191,7 @@ class Power(Law):
         return np.full(compute.size, self.base * np.float64(worker + 1) ** self.exponent)
 
 
-class Spikes(Law):
+class Spikes(Memoryless):
     """Now and then a job's compute time is multiplied by factor (MindFlayer, Maranjyan et al. 2024)."""
 
     name = "spikes"

@@ -2,6 +2,7 @@
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class Running:
     since: float  # when the process that now has it could begin
 
 
-class RealTime:
+class RealTime(ABC):
     """A worker that dies is replaced and its job done again; one that hangs is ended first.
 
     While at least `least` others are there, nobody waits for the replacement: the worker has left, and joins
@@ -100,37 +101,37 @@ class RealTime:
 
     # What an engine adds.
 
+    @abstractmethod
     def _open(self, **where: Any) -> None:
         """Prepare what workers need; takes what else says where the engine is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """End everything, also if `_open` did not come to its end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _ready(self, worker: int) -> bool:
         """Whether the process of a worker is up."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _send(self, running: Running) -> None:
         """Give a worker its job; what it was on does not matter any more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _hear(self, patience: float | None) -> Arrival | None:
         """Wait at most so many seconds for something to happen; an arrival, if that is what it was."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _spoke(self, worker: int) -> bool:
         """Whether something a worker said is still to be heard: the server may have been busy."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _end(self, worker: int) -> str:
         """End what is left of a worker's process; say what it was."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _begin(self, worker: int) -> None:
         """Start a process for a worker, without waiting until it is up."""
-        raise NotImplementedError
 
     # What they share.
 

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from straggler.core import Arrival, Correction, Gradient, Job, Optimizer, Policy, Server
+from straggler.core import Arrival, Gradient, Job, Optimizer, Policy, Server
+from straggler.corrections import Uncorrected
 from straggler.delays import BLOCK, Durations
 from straggler.policies import Asynchronous, KBatchAsync, KSync, Synchronous
 
@@ -117,13 +119,22 @@ def rounds(durations: Durations, updates: int, k: int) -> Tally:
     )
 
 
+class Still(Optimizer):
+    """There is no model to move."""
+
+    name: ClassVar[str] = "still"
+
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+        return x
+
+
 class Counter(Server):
     """A server that counts: there is nothing to merge and nothing to move."""
 
     def __init__(self, policy: Policy, workers: int) -> None:
         nothing = torch.zeros(0)
         super().__init__(
-            nothing, nothing, workers, policy, Correction(), Optimizer(), lambda epochs: 0.0, epoch=1
+            nothing, nothing, workers, policy, Uncorrected(), Still(), lambda epochs: 0.0, epoch=1
         )
 
     def merge(self, arrival: Arrival) -> None:
