@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -127,6 +128,19 @@ def test_who_is_no_longer_listened_to_stops_and_tidies_up() -> None:
     assert next(run)[0] == "spent"
     run.close()  # type: ignore[attr-defined]
     assert not left_of(task)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for name in (f"straggler-{dead.pid}-a", f"straggler-{os.getpid()}-b", "straggler-notes"):
+        (tmp_path / name / "run").mkdir(parents=True)
+    (task,) = some()
+    assert list(run_there(task.id, task.experiment.resolved(), None, (), sys.argv))[-1][0] == "done"
+    assert {folder.name for folder in tmp_path.iterdir()} == {f"straggler-{os.getpid()}-b", "straggler-notes"}
 
 
 def test_a_node_with_another_version_is_told_apart() -> None:

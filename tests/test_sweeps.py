@@ -18,7 +18,7 @@ from rich.console import Console
 from straggler.catalogue import InputError
 from straggler.cli.study import sweep
 from straggler.experiment import Experiment
-from straggler.record import Record
+from straggler.record import Record, RecordError
 from straggler.sweeps.bulletin import Bulletin
 from straggler.sweeps.cells import Cell, Task, grid, read_sweep, tasks
 from straggler.sweeps.conduct import conduct, plan
@@ -174,7 +174,7 @@ def test_the_last_word_on_a_sweep_says_how_it_ended(
     def until_it_ends() -> None:
         with Bulletin(tmp_path, Tally([])):
             assert said() == "running"
-            with pytest.raises(InputError, match="filled by another process; wait"):
+            with pytest.raises(RecordError, match=r"written by another process: wait.*--results"):
                 Bulletin(tmp_path, Tally([])).__enter__()
             if error is not None:
                 raise error

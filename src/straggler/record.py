@@ -26,6 +26,7 @@ __all__ = [
     "Record",
     "RecordError",
     "Recorder",
+    "hold",
     "jsonable",
     "read_table",
     "write_parquet",
@@ -141,18 +142,7 @@ class Recorder:
         self._text, self._command = text, command
 
     def __enter__(self) -> Self:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(self.path / ".lock")
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise RecordError(
-                f"{self.path} is being written by another process: wait for it, or use another --out"
-            ) from None
-        except OSError as error:
-            raise RecordError(
-                f"{self.path} cannot be written ({error.strerror}): choose another folder with --out"
-            ) from None
+        self._lock = hold(self.path, "--out")
         if self._resumed is None:
             self._clear()
         else:
@@ -247,6 +237,23 @@ class Recorder:
             (self.path / name).unlink(missing_ok=True)
         self._drop_checkpoints()
         shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
+
+
+def hold(folder: Path, option: str) -> FileLock:
+    """Make a folder, if need be, this process's own until the lock is released."""
+    lock = FileLock(folder / ".lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RecordError(
+            f"{folder} is being written by another process: wait for it, or use another {option}"
+        ) from None
+    except OSError as error:
+        raise RecordError(
+            f"{folder} cannot be written ({error.strerror}): choose another folder with {option}"
+        ) from None
+    return lock
 
 
 def read_table(path: Path) -> pl.DataFrame:

@@ -7,10 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from filelock import FileLock, Timeout
-
-from straggler.catalogue import InputError
-from straggler.record import jsonable, write_text
+from straggler.record import hold, jsonable, write_text
 from straggler.sweeps.tally import Tally
 
 __all__ = ["Bulletin"]
@@ -23,22 +20,11 @@ class Bulletin:
 
     def __init__(self, folder: Path, tally: Tally) -> None:
         self.folder, self.tally = folder, tally
-        self._lock = FileLock(folder / ".lock")
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._written = 0.0
 
     def __enter__(self) -> Self:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise InputError(
-                f"{self.folder} is being filled by another process; wait for it, or use another --results"
-            ) from None
-        except OSError as error:
-            raise InputError(
-                f"{self.folder} cannot be written ({error.strerror}); choose another folder with --results"
-            ) from None
+        self._lock = hold(self.folder, "--results")
         self._write("running")
         return self
 

@@ -1,6 +1,7 @@
 """The fleet on a Ray cluster: a run wherever a CPU is free; its facts and its record come back as data."""
 
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -128,12 +129,32 @@ def run_there(
     if experiment.id != id:
         yield "failed", f"a node calls it {experiment.id}: install the same version of straggler everywhere"
         return
-    with tempfile.TemporaryDirectory(prefix="straggler-") as name:
+    tidy_up()
+    with tempfile.TemporaryDirectory(prefix=f"straggler-{os.getpid()}-") as name:
         folder = data if isinstance(data, Path) else data_there(experiment.dataset, data, Path(name))
         work = Aside(lambda progress: attempt(progress, settings, Path(name), folder, keep))
         yield from work.followed()
         what, content = work.answer
         yield what, ((content, pack(Path(name) / id)) if what == "done" else content)
+
+
+def tidy_up() -> None:
+    """Remove the folders of processes that were killed before they could."""
+    for folder in Path(tempfile.gettempdir()).glob("straggler-*-*"):
+        owner = folder.name.split("-")[1]
+        if owner.isdigit() and not alive(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def alive(process: int) -> bool:
+    """Whether a process of this number is running, whoever's it is."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 class Aside(threading.Thread):
