@@ -1,6 +1,7 @@
 """What simulating costs, as ratios, interleaved in one run: `make bench` on a quiet machine.
 
-1. The simulator on one core and on two against a bare torch loop over the same gradients.
+1. The simulator on one core and on two against a bare torch loop over the same gradients, and against two
+   bare loops at once: what this machine's two cores can do at most.
 2. Arrivals per second without gradients, for 10 to 10,000 workers.
 3. Memory of 1,000 LeNet-5 workers.
 4. The server's cost per arrival of every method, in units of one axpy over the model.
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -36,20 +39,34 @@ def lenet(**settings: object) -> Experiment:
     )
 
 
-def bare_loop(experiment: Experiment, gradients: int) -> float:
-    """Seconds of a plain torch loop on the batches of the simulation."""
-    problem = experiment.problem()
+def bare_loop(workers: int, gradients: int) -> float:
+    """Seconds of a plain torch loop on the batches of a simulation with so many workers."""
+    problem = lenet(workers=workers).problem()
     assert isinstance(problem, Supervised)
     module = problem.model()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.005, momentum=0.9)
     started = time.perf_counter()
     for number in range(gradients):
-        batch = problem.batch(number % experiment.workers, number // experiment.workers)
+        batch = problem.batch(number % workers, number // workers)
         inputs, targets = problem.splits["train"].fetch(batch)
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(module(inputs), targets).backward()
         optimizer.step()
     return time.perf_counter() - started
+
+
+class BareLoops:
+    """Two plain loops at once that share nothing: what two cores of this machine can do at most."""
+
+    def __init__(self) -> None:
+        self.pool = get_context("spawn").Pool(2, initializer=torch.set_num_threads, initargs=(1,))
+
+    def __call__(self, workers: int, gradients: int) -> float:
+        """Seconds until both have done their half."""
+        return max(self.pool.starmap(bare_loop, [(workers, gradients // 2)] * 2, chunksize=1))
+
+    def close(self) -> None:
+        self.pool.terminate()
 
 
 def simulated(
@@ -73,15 +90,18 @@ def simulated(
 
 def against_a_bare_loop(gradients: int, rounds: int) -> None:
     experiment = lenet(workers=8, compute="gamma(mean=1, cv=0.2)")
+    limit = BareLoops()
     ways: dict[str, Callable[[], float]] = {
-        "bare torch loop": lambda: bare_loop(experiment, gradients),
+        "bare torch loop": lambda: bare_loop(experiment.workers, gradients),
+        "two bare loops": lambda: limit(experiment.workers, gradients),
         "simulator, 1 core": lambda: simulated(experiment, gradients, 1),
         "simulator, 2 cores": lambda: simulated(experiment, gradients, 2),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            seconds[name].append(way())
+    with closing(limit):
+        for _ in range(rounds):
+            for name, way in ways.items():
+                seconds[name].append(way())
     bare = seconds["bare torch loop"]
     rows = []
     for name, times in seconds.items():
