@@ -15,7 +15,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import ray
@@ -150,6 +152,7 @@ class PlainRay:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        join(address=None, workers=WORKERS, resources={"CPU": 1.0})
         self.server = ray.remote(num_cpus=0)(ActorServer).remote(size)
         self.workers = [ray.remote(num_cpus=0)(ActorWorker).remote() for _ in range(WORKERS)]
         self(4)
@@ -160,27 +163,26 @@ class PlainRay:
         return count / (time.perf_counter() - started)
 
     def close(self) -> None:
-        for actor in (self.server, *self.workers):
-            ray.kill(actor)
+        ray.shutdown()
+
+
+WAYS: dict[str, Callable[[int], Any]] = {
+    "our processes": partial(Ours, "processes"),
+    "our Ray": partial(Ours, "ray"),
+    "torch.distributed.rpc": Rpc,
+    "plain Ray actor": PlainRay,
+}
 
 
 def push_pulls(size: int, counts: dict[str, int], rounds: int) -> None:
-    ways: dict[str, Any] = {
-        "our processes": Ours("processes", size),
-        "our Ray": Ours("ray", size),
-        "torch.distributed.rpc": Rpc(size),
-        "plain Ray actor": PlainRay(size),
-    }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    try:
-        for _ in range(rounds):
-            for name, way in ways.items():
+    """Each is started for its turn and ended after it: an idle Ray is not idle."""
+    rates: dict[str, list[float]] = {name: [] for name in WAYS}
+    for _ in range(rounds):
+        for name, make in WAYS.items():
+            with closing(make(size)) as way:
                 rates[name].append(way(counts[name]))
-    finally:
-        for way in ways.values():
-            way.close()
     rows = [
-        [name, f"{statistics.median(each):,.1f} /s", *(ratio(each, rates[other]) for other in list(ways)[2:])]
+        [name, f"{statistics.median(each):,.1f} /s", *(ratio(each, rates[other]) for other in list(WAYS)[2:])]
         for name, each in rates.items()
     ]
     title = f"Push-pulls of {size:,} floats, two workers, plain SGD, median of {rounds} interleaved rounds"
@@ -267,13 +269,11 @@ def main() -> None:
         "torch.distributed.rpc": 4_000,
         "plain Ray actor": 600,
     }
-    join(address=None, workers=2 * WORKERS, resources={"CPU": 1.0})
     with one_thread():
         push_pulls(61_706, {name: count // part for name, count in small.items()}, arguments.rounds)
         push_pulls(25_000_000, dict.fromkeys(small, max(4, 20 // part)), arguments.rounds)
         training(600 // part, arguments.rounds)
         recovery(times=3)
-    ray.shutdown()
     return None
 
 

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import run_story
-from straggler.core import Server
+from straggler.core import Arrival, Gradient, Job, Server
+from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
+from straggler.optimizers import OPTIMIZERS
 
 QUADRATIC: dict[str, Any] = {"dataset": "quadratic(dimension=3, noise=0.1)", "lr": 0.01, "batch_size": 1}
 LAWS = [
@@ -110,6 +112,46 @@ def test_no_method_mutates_a_model_that_was_sent(method: str) -> None:
 
     story = run_story(remember, **QUADRATIC, method=method, workers=workers, updates=50)
     assert story.server.k == 50
+
+
+class Lender(Simulator):
+    """Its workers' memory is lent as that of real processes is: a new job overwrites the last gradient."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.lent: dict[int, torch.Tensor] = {}
+
+    def submit(self, job: Job) -> None:
+        if job.worker in self.lent:
+            self.lent[job.worker].fill_(torch.nan)
+        super().submit(job)
+
+    def next(self) -> Arrival | None:
+        if (found := super().next()) is None:
+            return None
+        vector = self.lent[found.worker] = found.gradient.vector.clone()
+        lent = Gradient(vector, found.gradient.loss, found.gradient.buffers)
+        return Arrival(found.job, found.started, found.time, found.samples, lambda: lent, lent=True)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        *({"method": name, "workers": 1 if METHODS[name].single else 4} for name in METHODS),
+        *({"optimizer": name, "workers": 4} for name in OPTIMIZERS),
+        *({"policy": f"hybrid({k}, staleness_tolerance=0)", "workers": 4} for k in (1, 2, 3)),
+    ],
+    ids=lambda choice: next(iter(choice.values())),
+)
+def test_what_is_lent_is_not_needed_after_the_workers_next_job(
+    choice: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choices = {**QUADRATIC, **choice, "gradients": 100, "compute": "power(1, 1)"}
+    expected = run_story(**choices).server
+    monkeypatch.setattr("conftest.Simulator", Lender)
+    server = run_story(**choices).server
+    assert torch.equal(server.x, expected.x)
+    assert server.x.isfinite().all()
 
 
 def test_arrivals_until_a_time_are_counted_exactly() -> None:

@@ -183,6 +183,7 @@ class Server:
         self._nothing = x.new_empty(0)  # a slice would keep the first model alive
         self._clear_pending()
         self.policy.check(workers)
+        self._merges = self.policy.merges(workers)
         self.policy.reset(self)
         self.correction.begin(x, workers)
         self.optimizer.begin(x, workers)
@@ -254,6 +255,8 @@ class Server:
 
     def merge(self, arrival: Arrival) -> None:
         """Correct an arrival's gradient and add it to the next step."""
+        if self._merges:
+            arrival.keep()
         gradient = arrival.gradient
         if not math.isfinite(gradient.loss):
             self.ledger.dropped += 1

@@ -36,7 +36,8 @@ class Arrival:
     """A finished job. Its gradient is fetched when somebody looks at it: ignoring one costs nothing."""
 
     __slots__ = (
-        *("_fetch", "_gradient", "compute", "delay", "ignore", "job", "samples", "started", "time", "worker"),
+        *("_fetch", "_gradient", "_lent", "compute", "delay", "ignore", "job", "samples", "started"),
+        *("time", "worker"),
     )
 
     def __init__(
@@ -49,17 +50,25 @@ class Arrival:
         ignore: Callable[[], None] = lambda: None,  # told that nobody will look
         compute: float | None = None,
         delay: float | None = None,
+        lent: bool = False,  # the gradient is in the worker's memory, and good until it has another job
     ) -> None:
         self.job, self.worker, self.samples, self.ignore = job, job.worker, samples, ignore
         self.started, self.time = started, time
         self.compute, self.delay = compute, delay  # seconds of it; what is left was transport
         self._fetch, self._gradient = fetch, None  # type: tuple[Callable[[], Gradient], Gradient | None]
+        self._lent = lent
 
     @property
     def gradient(self) -> Gradient:
         if self._gradient is None:
             self._gradient = self._fetch()
         return self._gradient
+
+    def keep(self) -> None:
+        """Have the gradient in memory of its own: it is needed after the worker's next job."""
+        if self._lent:
+            lent = self.gradient
+            self._gradient, self._lent = Gradient(lent.vector.clone(), lent.loss, lent.buffers), False
 
     @property
     def seen(self) -> Gradient | None:

@@ -57,7 +57,7 @@ class Processes(RealTime):
         child = self._children[job.worker]
         seat = child.seats[job.launch % SEATS]
         seat.x.copy_(job.x)
-        if len(job.buffers):
+        if self._layout.buffers:
             seat.buffers.copy_(job.buffers)
         with suppress(OSError):  # it died: `_listen` finds out
             os.write(child.connection.fileno(), JOB.pack(job.launch, job.worker, job.index, running.delay))
@@ -87,5 +87,5 @@ class Processes(RealTime):
         if running is None or running.job.launch != launch:
             return None  # of a job that was abandoned
         seat = child.seats[launch % SEATS]
-        buffers = seat.buffers_after.clone() if len(seat.buffers_after) else seat.buffers_after
-        return self._arrive(worker, Gradient(seat.gradient.clone(), loss, buffers), compute)
+        buffers = seat.buffers_after.clone() if self._layout.buffers else seat.buffers_after
+        return self._arrive(worker, Gradient(seat.gradient, loss, buffers), compute, lent=True)

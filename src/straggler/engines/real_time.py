@@ -156,13 +156,11 @@ class RealTime(ABC):
         self._absent.add(worker)
         self._changes.append((worker, False))
 
-    def _arrive(self, worker: int, gradient: Gradient, compute: float) -> Arrival:
-        running = self._running.pop(worker)
-        samples = self.problem.batch_samples(worker, running.job.index)
-        job, now = running.job, self.now
-        return Arrival(
-            job, running.started, now, samples, lambda: gradient, compute=compute, delay=running.delay
-        )
+    def _arrive(self, worker: int, gradient: Gradient, compute: float, lent: bool = False) -> Arrival:
+        running, now = self._running.pop(worker), self.now
+        job, started, delay = running.job, running.started, running.delay
+        samples = self.problem.batch_samples(worker, job.index)
+        return Arrival(job, started, now, samples, lambda: gradient, compute=compute, delay=delay, lent=lent)
 
     def _patience(self) -> float | None:
         """Seconds until the first worker counts as hanging."""

@@ -12,31 +12,30 @@ __all__ = ["JOB", "RESULT", "SEATS", "receive", "work"]
 
 SEATS = 2  # a newer job does not overwrite what an older one is still computed from
 JOB = Struct("<qqqd")  # launch, worker, index, injected delay; pickles would cost more than the copies
+QUEUE = 64  # jobs that are read at once: only the newest counts
 RESULT = Struct("<qdd?")  # launch, loss, seconds of computing, or False: a traceback follows
 
 
-def receive(fd: int, size: int) -> bytes:
-    """So many bytes from the other end; what is written at once nearly always comes at once."""
-    message = os.read(fd, size)
-    while 0 < len(message) < size:
-        more = os.read(fd, size - len(message))
-        message = message + more if more else b""
-    if not message:
+def receive(fd: int, size: int, most: int = 1) -> bytes:
+    """The last of the messages of so many bytes that are there; it waits for one, and for its end."""
+    messages = os.read(fd, size * most)
+    while len(messages) % size:
+        more = os.read(fd, size - len(messages) % size)
+        messages = messages + more if more else b""
+    if not messages:
         raise EOFError
-    return message
+    return messages[-size:]
 
 
 def work(connection_fd: int, memory_fd: int) -> None:
     """A worker: compute the newest job, wait its delay unless a newer one comes, deliver."""
     with suppress(EOFError, OSError), Inside(connection_fd, memory_fd) as inside:
         while True:
-            launch, worker, index, delay = JOB.unpack(receive(connection_fd, JOB.size))
-            if newer(connection_fd, 0.0):
-                continue
+            launch, worker, index, delay = JOB.unpack(receive(connection_fd, JOB.size, QUEUE))
             began = time.perf_counter()
             outcome = inside.answer(launch % SEATS, ("gradient", worker, index))
             compute = time.perf_counter() - began
-            if newer(connection_fd, delay):
+            if delay > 0 and newer(connection_fd, delay):
                 continue
             if isinstance(outcome, float):
                 os.write(connection_fd, RESULT.pack(launch, outcome, compute, True))
