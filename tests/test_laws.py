@@ -119,18 +119,21 @@ class Lender(Simulator):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.lent: dict[int, torch.Tensor] = {}
+        self.lent: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # and what was in it
 
     def submit(self, job: Job) -> None:
         if job.worker in self.lent:
-            self.lent[job.worker].fill_(torch.nan)
+            vector, original = self.lent.pop(job.worker)
+            assert torch.equal(vector, original)  # it may be memory that cannot be written to
+            vector.fill_(torch.nan)
         super().submit(job)
 
     def next(self) -> Arrival | None:
         if (found := super().next()) is None:
             return None
-        vector = self.lent[found.worker] = found.gradient.vector.clone()
-        lent = Gradient(vector, found.gradient.loss, found.gradient.buffers)
+        original = found.gradient.vector
+        lent = Gradient(original.clone(), found.gradient.loss, found.gradient.buffers)
+        self.lent[found.worker] = (lent.vector, original)
         return Arrival(found.job, found.started, found.time, found.samples, lambda: lent, lent=True)
 
 
@@ -140,10 +143,12 @@ class Lender(Simulator):
         *({"method": name, "workers": 1 if METHODS[name].single else 4} for name in METHODS),
         *({"optimizer": name, "workers": 4} for name in OPTIMIZERS),
         *({"policy": f"hybrid({k}, staleness_tolerance=0)", "workers": 4} for k in (1, 2, 3)),
+        *({"correction": written, "workers": 4} for written in ("clip(1)", "polynomial", "hinge")),
+        {"optimizer": "sgd(momentum=0.9, nesterov=True, weight_decay=0.1)", "workers": 4},
     ],
     ids=lambda choice: next(iter(choice.values())),
 )
-def test_what_is_lent_is_not_needed_after_the_workers_next_job(
+def test_what_is_lent_is_not_changed_and_not_needed_after_the_workers_next_job(
     choice: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choices = {**QUADRATIC, **choice, "gradients": 100, "compute": "power(1, 1)"}
