@@ -19,6 +19,7 @@ from straggler.speedup import Repetition
 from straggler.studies import ASU, EPFL, GAP_AWARE, STUDIES, Study
 from straggler.studies.draw import draw, judged, source_summaries
 from straggler.studies.gap_aware_claims import beyond
+from straggler.studies.study import Scale
 from straggler.sweeps.cells import Cell, tasks
 from straggler.sweeps.summaries import known
 
@@ -243,7 +244,7 @@ def test_statistics_of_hand_made_rows() -> None:
 
 def test_the_reports_own_numbers_give_its_own_conclusions() -> None:
     cells = EPFL.chosen("default")
-    said = {one.claim.key: one.said for one in judged(EPFL, source_summaries(cells), cells)}
+    said = {one.claim.key: one.said for one in judged(EPFL, source_summaries(cells), "default")}
     assert said["labels-lose"] == pytest.approx(27.8, abs=0.2)
     assert said["momentum-99-diverges"] == 100
     assert said["splitting-saves-time"] == pytest.approx(78, abs=1)
@@ -284,7 +285,7 @@ def test_a_study_is_drawn_from_summaries_alone(name: str, tmp_path: Path) -> Non
     (tmp_path / "summaries.parquet").write_bytes(committed.read_bytes())
     drawn = draw(STUDIES[name], tmp_path)
     page = (tmp_path / "README.md").read_text()
-    assert len(drawn.verdicts) == len(STUDIES[name].claims)
+    assert len(drawn.verdicts) == len(STUDIES[name].claims("default"))
     assert all(one.claim.statement in page for one in drawn.verdicts)
     assert (tmp_path / "tables" / f"{drawn.tables[0][1].name}.tex").is_file()
 
@@ -338,8 +339,26 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
         draw(EPFL, tmp_path)
 
 
+@pytest.mark.parametrize("chosen", STUDIES.values(), ids=STUDIES)
+@pytest.mark.parametrize("scale", ["default", "paper"])
+def test_where_every_cell_has_run_every_claim_is_judged(chosen: Study, scale: Scale) -> None:
+    """All but those of landscapes, which are drawn from other files than the summaries."""
+    facts = dict.fromkeys(("value", "test_accuracy", "train_accuracy", "mean_gap", "seconds", "speed"), 50.0)
+    measured = pl.DataFrame(
+        [
+            {**cell.labels, "seed": seed, "converged": True, **facts, cell.fact: 50.0}
+            for cell in chosen.chosen(scale)
+            for seed in (0, 1)
+        ]
+    )
+    verdicts = {one.claim.key: one.verdict for one in judged(chosen, measured, scale)}
+    assert {key for key, verdict in verdicts.items() if verdict == "not measured"} <= {
+        key for key in verdicts if key.startswith("landscape")
+    }
+
+
 def test_there_are_enough_claims_and_each_is_measurable() -> None:
-    claims = [claim for study in STUDIES.values() for claim in study.claims]
+    claims = [claim for study in STUDIES.values() for claim in study.claims("default")]
     assert len(claims) >= 25
     assert len({claim.key for claim in claims}) == len(claims)
     for one in claims:

@@ -59,7 +59,7 @@ def test_every_digit_is_the_sources(table: Any, total: float) -> None:
 
 def said(study: Study) -> dict[str, float | None]:
     cells = study.chosen("default")
-    return {one.claim.key: one.said for one in judged(study, source_summaries(cells), cells)}
+    return {one.claim.key: one.said for one in judged(study, source_summaries(cells), "default")}
 
 
 def test_what_the_epfl_tables_say_of_their_own_claims() -> None:
@@ -78,7 +78,7 @@ def test_what_the_epfl_tables_say_of_their_own_claims() -> None:
 
 def test_what_the_asu_tables_say_of_their_own_claims() -> None:
     """Every claim of the report holds in its own numbers."""
-    found, bounds = said(ASU), {claim.key: (claim.least, claim.most) for claim in ASU.claims}
+    found, bounds = said(ASU), {claim.key: (claim.least, claim.most) for claim in ASU.claims("default")}
     for key, (least, most) in bounds.items():
         assert least <= (found[key] or 0.0) <= most, key
     assert found["hybrids-beat-async"] == 100

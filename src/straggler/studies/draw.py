@@ -93,9 +93,9 @@ def outdated(summaries: pl.DataFrame, cells: Iterable[Cell]) -> int:
     )
 
 
-def judged(study: Study, summaries: pl.DataFrame, cells: Iterable[Cell]) -> list[Judged]:
-    source = source_summaries(cells)
-    return [judge(claim, summaries, source) for claim in study.claims]
+def judged(study: Study, summaries: pl.DataFrame, scale: Scale) -> list[Judged]:
+    source = source_summaries(study.chosen(scale))
+    return [judge(claim, summaries, source) for claim in study.claims(scale)]
 
 
 def unjudged(found: Iterable[Judged]) -> list[Judged]:
@@ -190,7 +190,7 @@ def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool 
         write_text(results / "tables" / f"{layout.name}.csv", as_csv(found, layout))
         write_text(results / "tables" / f"{layout.name}.tex", as_latex(found, layout))
     figures = study.figures(summaries, results) if study.figures else []
-    verdicts = judged(study, summaries, cells)
+    verdicts = judged(study, summaries, scale)
     others = 0 if rehearsal else outdated(summaries, cells)
     if rehearsal:
         verdicts = unjudged(verdicts)

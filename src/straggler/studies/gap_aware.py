@@ -13,7 +13,7 @@ from typing import Any
 from straggler.catalogue import parse
 from straggler.delays import DELAYS
 from straggler.studies.figures import gap_aware_figures
-from straggler.studies.gap_aware_claims import CLAIMS
+from straggler.studies.gap_aware_claims import claims
 from straggler.studies.gap_aware_numbers import MAP, MAP_LRS, MAP_MOMENTA
 from straggler.studies.study import Scale, Study, quickened
 from straggler.sweeps.cells import Cell, SpeedCell
@@ -151,7 +151,7 @@ GAP_AWARE = Study(
     title="Gap-aware mitigation of gradient staleness",
     source="Barkai, Hakimi and Schuster, ICLR 2020",
     cells=cells,
-    claims=CLAIMS,
+    claims=claims,
     tables=TABLES,
     seeds=3,
     quick=quick,

@@ -1,6 +1,7 @@
 """What the Gap-Aware paper concludes; at the default scale networks and training are much smaller."""
 
 import math
+from dataclasses import dataclass
 
 import polars as pl
 from scipy import stats
@@ -17,51 +18,65 @@ from straggler.analysis.statistics import (
     select,
     shares_won,
 )
+from straggler.studies.study import Scale
 
-__all__ = ["CLAIMS", "beyond"]
+__all__ = ["beyond", "claims"]
 
-FAST, SLOW = "lenet5, lr .05", "lenet5, lr .01"
-FRAMEWORKS = (FAST, SLOW)
-CIFAR = "CIFAR-10, lr .02"
+
+@dataclass(frozen=True)
+class Network:
+    """What a claim is about: the protocol of its cells, what it is called, and how many sizes of cluster."""
+
+    protocol: str
+    called: str
+    sizes: int
+
+
+NETWORKS: dict[Scale, tuple[Network, Network]] = {
+    "default": (Network("lenet5, lr .05", "lr .05", 4), Network("lenet5, lr .01", "lr .01", 4)),
+    "paper": (Network("resnet20, CIFAR-10", "ResNet-20", 8), Network("wrn-16-4, CIFAR-10", "WRN-16-4", 8)),
+}
+CIFAR = Network("CIFAR-10, lr .02", "CIFAR-10", 4)  # at the default scale only
+SHORT = "Four epochs without warm-up are few steps for 32 workers; the paper trains for 160 to 200."
 OTHERS = ("nag-asgd", "dc-asgd", "sa", "ga", "dana")
 WORKERS = (4, 8, 16, 32)
 
 
-def error(framework: str, method: str, workers: int, fact: str = "value") -> Statistic:
-    return at(fact, table="2", protocol=framework, row=method, column=f"N = {workers}")
+def error(network: Network, method: str, workers: int, fact: str = "value") -> Statistic:
+    return at(fact, table="2", protocol=network.protocol, row=method, column=f"N = {workers}")
 
 
-def accuracy(framework: str, method: str, workers: int) -> Statistic:
-    return error(framework, method, workers, "test_accuracy")
+def accuracy(network: Network, method: str, workers: int) -> Statistic:
+    return error(network, method, workers, "test_accuracy")
 
 
-def above_baseline(framework: str, method: str, workers: int) -> Statistic:
-    return difference(error(framework, method, workers), error(framework, "sgd", 1))
+def above_baseline(network: Network, method: str, workers: int) -> Statistic:
+    return difference(error(network, method, workers), error(network, "sgd", 1))
 
 
-def ga_against_sa(frameworks: tuple[str, ...]) -> Statistic:
-    contests = [(accuracy(f, "ga", n), [accuracy(f, "sa", n)]) for f in frameworks for n in WORKERS]
+def ga_against_sa(networks: tuple[Network, ...]) -> Statistic:
+    contests = [(accuracy(f, "ga", n), [accuracy(f, "sa", n)]) for f in networks for n in WORKERS]
     return shares_won(contests)
 
 
-def wins(table: str, frameworks: tuple[str, ...]) -> Statistic:
-    """Percent of frameworks in which DANA-GA is the best of the asynchronous methods with 32 workers."""
+def wins(table: str, networks: tuple[Network, ...]) -> Statistic:
+    """Percent of networks in which DANA-GA is the best of the asynchronous methods with 32 workers."""
 
-    def of(framework: str, method: str) -> Statistic:
-        return at("test_accuracy", table=table, protocol=framework, row=method, column="N = 32")
+    def of(network: Network, method: str) -> Statistic:
+        return at("test_accuracy", table=table, protocol=network.protocol, row=method, column="N = 32")
 
-    return shares_won([(of(f, "dana-ga"), [of(f, method) for method in OTHERS]) for f in frameworks])
+    return shares_won([(of(each, "dana-ga"), [of(each, method) for method in OTHERS]) for each in networks])
 
 
-def ga_minus_sa_in(table: str, framework: str) -> Statistic:
+def ga_minus_sa_in(table: str, network: Network) -> Statistic:
     """Accuracy of GA minus SA, mean over the numbers of workers."""
-    return difference(
-        *(mean(4, "test_accuracy", table=table, protocol=framework, row=method) for method in ("ga", "sa"))
-    )
+    where = {"table": table, "protocol": network.protocol}
+    return difference(*(mean(network.sizes, "test_accuracy", **where, row=row) for row in ("ga", "sa")))
 
 
-def ga_minus_sa() -> Statistic:
-    return both(ga_minus_sa_in("2", FAST), ga_minus_sa_in("2", SLOW), lambda a, b: (a + b) / 2)
+def ga_minus_sa(networks: tuple[Network, Network]) -> Statistic:
+    first, second = (ga_minus_sa_in("2", network) for network in networks)
+    return both(first, second, lambda a, b: (a + b) / 2)
 
 
 def faster(kind: str, workers: int, than: str = "ssgd") -> Statistic:
@@ -99,99 +114,7 @@ def beyond(factor: float, cv: float) -> float:
     return float(stats.gamma.sf(factor * shape, shape))
 
 
-CLAIMS = (
-    Claim(
-        "ga-beats-sa",
-        "Dividing by the gap beats dividing by the staleness everywhere.",
-        "figures 1, 2, 5 to 8",
-        "accuracy of GA minus SA, mean over 4, 8, 16 and 32 workers, lr .05 and .01",
-        ga_minus_sa(),
-        least=0,
-        causes=(
-            Evidence("share of the eight pairs in which GA is at least SA (%)", ga_against_sa(FRAMEWORKS)),
-            Evidence("the same on CIFAR-10", ga_minus_sa_in("2-cifar", CIFAR)),
-            Evidence(
-                "accuracy of GA minus SA, 32 workers, lr .05",
-                difference(accuracy(FAST, "ga", 32), accuracy(FAST, "sa", 32)),
-            ),
-            Evidence(
-                "accuracy of GA minus SA, 32 workers, lr .01",
-                difference(accuracy(SLOW, "ga", 32), accuracy(SLOW, "sa", 32)),
-            ),
-        ),
-    ),
-    Claim(
-        "dana-ga-near-baseline",
-        "DANA-GA stays near the baseline of one worker up to 32 workers.",
-        "figures 1, 2, 5",
-        "test error of DANA-GA with 32 workers minus one worker, lr .01",
-        above_baseline(SLOW, "dana-ga", 32),
-        most=2,
-        causes=(
-            Evidence("with 16 workers, lr .01", above_baseline(SLOW, "dana-ga", 16)),
-            Evidence("with 32 workers, lr .05", above_baseline(FAST, "dana-ga", 32)),
-            Evidence("synchronous SGD with 32 workers, lr .01", above_baseline(SLOW, "ssgd", 32)),
-        ),
-        comment="Four epochs without warm-up are few steps for 32 workers; the paper trains for 160 to 200.",
-    ),
-    Claim(
-        "nag-asgd-collapses",
-        "Asynchronous SGD with Nesterov momentum collapses as workers are added.",
-        "figure 1; section C.13",
-        "share of runs that did not converge, 16 and 32 workers, lr .05",
-        both(
-            nc_share(1, table="2", protocol=FAST, row="nag-asgd", column="N = 16"),
-            nc_share(1, table="2", protocol=FAST, row="nag-asgd", column="N = 32"),
-            lambda a, b: (a + b) / 2,
-        ),
-        least=100,
-        unit="%",
-        exact=True,
-        causes=(
-            Evidence(
-                "test error with 32 workers minus one worker, lr .01", above_baseline(SLOW, "nag-asgd", 32)
-            ),
-        ),
-    ),
-    Claim(
-        "dana-ga-best",
-        "DANA-GA is the best of the asynchronous methods with 32 workers.",
-        "figures 1, 2, 5",
-        "share of networks in which it is at least NAG-ASGD, DC-ASGD, SA, GA and DANA",
-        wins("2", FRAMEWORKS),
-        least=95,
-        unit="%",
-        causes=(Evidence("on CIFAR-10", wins("2-cifar", (CIFAR,))),),
-    ),
-    Claim(
-        "dana-ga-best-heterogeneous",
-        "With machines that differ DANA-GA is the best of the asynchronous methods too.",
-        "figure 13",
-        "share of networks in which it is at least NAG-ASGD, DC-ASGD, SA, GA and DANA, 32 workers, lr .05",
-        wins("13", (FAST,)),
-        least=95,
-        unit="%",
-        causes=(
-            Evidence(
-                "accuracy of GA minus SA, mean over 4, 8, 16 and 32 workers", ga_minus_sa_in("13", FAST)
-            ),
-        ),
-    ),
-    Claim(
-        "dana-narrows-the-gap",
-        "DANA-GA's gap is smaller than GA's, so it penalises less.",
-        "figure 4",
-        "mean gap of GA over that of DANA-GA, 32 workers, lr .01",
-        ratio(error(SLOW, "ga", 32, "mean_gap"), error(SLOW, "dana-ga", 32, "mean_gap")),
-        least=1,
-        unit="×",
-        causes=(
-            Evidence(
-                "NAG-ASGD over DANA without a penalty, 8 workers, lr .01",
-                ratio(error(SLOW, "nag-asgd", 8, "mean_gap"), error(SLOW, "dana", 8, "mean_gap")),
-            ),
-        ),
-    ),
+OF_ANY_NETWORK = (
     Claim(
         "negative-momentum",
         "With 32 asynchronous workers the best momentum of ASGD is negative.",
@@ -241,3 +164,109 @@ CLAIMS = (
         causes=(Evidence("the first, with coefficient of variation .1 (%)", known(100 * beyond(1.25, 0.1))),),
     ),
 )
+
+
+def claims(scale: Scale) -> tuple[Claim, ...]:
+    """The same of either scale; the two networks of one are one network at two learning rates."""
+    one, other = NETWORKS[scale]
+    return (
+        Claim(
+            "ga-beats-sa",
+            "Dividing by the gap beats dividing by the staleness everywhere.",
+            "figures 1, 2, 5 to 8",
+            f"accuracy of GA minus SA, mean over all numbers of workers, {one.called} and {other.called}",
+            ga_minus_sa((one, other)),
+            least=0,
+            causes=(
+                Evidence(
+                    "share of the eight pairs with 4, 8, 16 and 32 workers in which GA is at least SA (%)",
+                    ga_against_sa((one, other)),
+                ),
+                Evidence("the same on CIFAR-10", ga_minus_sa_in("2-cifar", CIFAR)),
+                Evidence(
+                    f"accuracy of GA minus SA, 32 workers, {one.called}",
+                    difference(accuracy(one, "ga", 32), accuracy(one, "sa", 32)),
+                ),
+                Evidence(
+                    f"accuracy of GA minus SA, 32 workers, {other.called}",
+                    difference(accuracy(other, "ga", 32), accuracy(other, "sa", 32)),
+                ),
+            ),
+        ),
+        Claim(
+            "dana-ga-near-baseline",
+            "DANA-GA stays near the baseline of one worker up to 32 workers.",
+            "figures 1, 2, 5",
+            f"test error of DANA-GA with 32 workers minus one worker, {other.called}",
+            above_baseline(other, "dana-ga", 32),
+            most=2,
+            causes=(
+                Evidence(f"with 16 workers, {other.called}", above_baseline(other, "dana-ga", 16)),
+                Evidence(f"with 32 workers, {one.called}", above_baseline(one, "dana-ga", 32)),
+                Evidence(
+                    f"synchronous SGD with 32 workers, {other.called}", above_baseline(other, "ssgd", 32)
+                ),
+            ),
+            comment=SHORT if scale == "default" else "",
+        ),
+        Claim(
+            "nag-asgd-collapses",
+            "Asynchronous SGD with Nesterov momentum collapses as workers are added.",
+            "figure 1; section C.13",
+            f"share of runs that did not converge, 16 and 32 workers, {one.called}",
+            both(
+                nc_share(1, table="2", protocol=one.protocol, row="nag-asgd", column="N = 16"),
+                nc_share(1, table="2", protocol=one.protocol, row="nag-asgd", column="N = 32"),
+                lambda a, b: (a + b) / 2,
+            ),
+            least=100,
+            unit="%",
+            exact=True,
+            causes=(
+                Evidence(
+                    f"test error with 32 workers minus one worker, {other.called}",
+                    above_baseline(other, "nag-asgd", 32),
+                ),
+            ),
+        ),
+        Claim(
+            "dana-ga-best",
+            "DANA-GA is the best of the asynchronous methods with 32 workers.",
+            "figures 1, 2, 5",
+            "share of networks in which it is at least NAG-ASGD, DC-ASGD, SA, GA and DANA",
+            wins("2", (one, other)),
+            least=95,
+            unit="%",
+            causes=(Evidence("on CIFAR-10", wins("2-cifar", (CIFAR,))),),
+        ),
+        Claim(
+            "dana-ga-best-heterogeneous",
+            "With machines that differ DANA-GA is the best of the asynchronous methods too.",
+            "figure 13",
+            f"whether it is at least NAG-ASGD, DC-ASGD, SA, GA and DANA with 32 workers, {one.called}",
+            wins("13", (one,)),
+            least=95,
+            unit="%",
+            causes=(
+                Evidence(
+                    "accuracy of GA minus SA, mean over all numbers of workers", ga_minus_sa_in("13", one)
+                ),
+            ),
+        ),
+        Claim(
+            "dana-narrows-the-gap",
+            "DANA-GA's gap is smaller than GA's, so it penalises less.",
+            "figure 4",
+            f"mean gap of GA over that of DANA-GA, 32 workers, {other.called}",
+            ratio(error(other, "ga", 32, "mean_gap"), error(other, "dana-ga", 32, "mean_gap")),
+            least=1,
+            unit="×",
+            causes=(
+                Evidence(
+                    f"NAG-ASGD over DANA without a penalty, 8 workers, {other.called}",
+                    ratio(error(other, "nag-asgd", 8, "mean_gap"), error(other, "dana", 8, "mean_gap")),
+                ),
+            ),
+        ),
+        *OF_ANY_NETWORK,
+    )

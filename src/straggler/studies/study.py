@@ -37,7 +37,7 @@ class Study:
     title: str
     source: str  # who, when, what
     cells: Callable[[Scale], list[Cell]]
-    claims: Sequence[Claim]
+    claims: Callable[[Scale], Sequence[Claim]]
     tables: dict[str, str]  # by name in order of importance, with their captions
     seeds: int  # as many as the committed results have
     quick: Callable[[list[Cell]], list[Cell]]  # a few cells, so short that all take two minutes
