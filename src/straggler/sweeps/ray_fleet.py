@@ -184,4 +184,6 @@ class Aside(threading.Thread):
                 yield "spent", self._spent
         finally:
             self._ended = True
-            self.join()
+            while self.is_alive():
+                with suppress(KeyboardInterrupt):  # Ray may say it again
+                    self.join()
