@@ -15,6 +15,7 @@ from straggler.analysis.intervals import interval, plus_minus, share_interval
 from straggler.analysis.kinds import KINDS
 from straggler.analysis.labels import named
 from straggler.analysis.outcomes import heat_figure, outcomes, pareto
+from straggler.analysis.tables import error_rows
 from straggler.analysis.workers import spans
 from straggler.catalogue import InputError
 from straggler.cli import app
@@ -262,3 +263,18 @@ def test_plot_refuses(arguments: list[str], said: str, runs: dict[str, Record]) 
     kind, *more = arguments
     error = invoke("plot", kind, str(runs["synchronous"].path), *more).exception
     assert isinstance(error, InputError) and said in str(error)
+
+
+def test_an_error_has_its_spread_its_lost_runs_and_where_they_differ_its_rate() -> None:
+    runs = pl.DataFrame(
+        {
+            "method": ["ga"] * 5,
+            "workers": [4, 4, 4, 8, 8],
+            "lr": [0.1] * 5,
+            "error": [10.0, 12.0, 90.0, 90.0, 90.0],
+            "converged": [True, True, False, False, False],
+        }
+    )
+    assert error_rows(runs) == (["method", "N = 4", "N = 8"], [["ga", "11.00 ± 1.41 (1 of 3 NC)", "NC"]])
+    tuned = runs.with_columns(lr=pl.when(pl.col("workers") == 4).then(0.1).otherwise(0.02))
+    assert error_rows(tuned)[1] == [["ga", "11.00 ± 1.41 (1 of 3 NC) at 0.1", "NC at 0.02"]]

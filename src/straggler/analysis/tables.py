@@ -61,12 +61,17 @@ def comparison(records: Mapping[str, Record], target: float) -> Table:
 
 
 def error_rows(runs: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Test error by method and number of workers: mean ± std over the seeds that learnt, else NC."""
+    """Test error by method and number of workers: mean ± std over the seeds that learnt, else NC.
+
+    Where learning rates differ, each cell says which was its own.
+    """
     workers = sorted(runs["workers"].unique())
+    rates = "lr" in runs.columns and runs["lr"].n_unique() > 1
     rows = []
     for (method,), group in runs.group_by(["method"], maintain_order=True):
-        cells = [error_cell(group.filter(pl.col("workers") == count)) for count in workers]
-        rows.append([str(method), *cells])
+        parts = [group.filter(pl.col("workers") == count) for count in workers]
+        at = [f" at {part['lr'][0]:g}" if rates and len(part) else "" for part in parts]
+        rows.append([str(method), *(error_cell(part) + rate for part, rate in zip(parts, at, strict=True))])
     return ["method", *(f"N = {count}" for count in workers)], rows
 
 
