@@ -537,6 +537,7 @@ STATE = {  # model-sized tensors beside the model and what is in flight, for 4 w
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_no_method_keeps_a_copy_it_does_not_need(method: str) -> None:
     """Between steps: the model, one model per job in flight that differs, and the method's own state."""

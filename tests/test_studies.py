@@ -26,6 +26,7 @@ from straggler.sweeps.summaries import known
 NAMES = list(STUDIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scale", ["default", "paper"])
 def test_every_experiment_can_be_built_and_every_table_has_cells(name: str, scale: str) -> None:
