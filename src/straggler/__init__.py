@@ -24,7 +24,7 @@ __all__ = [
     "Server",
 ]
 
-# Every step has a model in new memory: in huge pages a large one is there three times as fast. Torch asks once.
+# Every step has a model in new memory: in huge pages a large one is there three times as fast.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 _HOMES = {"Experiment": "experiment", "Record": "record", "InputError": "catalogue"}
