@@ -1,12 +1,17 @@
 """A run's id tells it from every other run, and from none that is the same."""
 
+import subprocess
+import sys
+import textwrap
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
+from pydantic import ValidationError
 from torch import nn
 
 from straggler.experiment import Experiment
@@ -55,6 +60,78 @@ def test_modules_that_compute_differently_are_told_apart() -> None:
 
     assert identity(dataset=DATA, model=made("relu")) == identity(dataset=DATA, model=made("relu"))
     assert identity(dataset=DATA, model=made("relu")) != identity(dataset=DATA, model=Other)
+
+
+STEP = 1.0
+
+
+def scaled(values: torch.Tensor) -> torch.Tensor:
+    return sum((values * STEP for _ in range(1)), torch.zeros(()))  # a name used in a function within
+
+
+class Scaled(nn.Module):
+    """The same structure and weights, whatever it is multiplied by."""
+
+    def __init__(self, by: float = 1.0) -> None:
+        super().__init__()
+        self.layer, self.by = nn.Linear(784, 10), by
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return scaled(self.layer(images.flatten(1))) * self.by
+
+
+def made_around(by: float) -> type[nn.Module]:
+    class Around(Scaled):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images) * by
+
+    return Around
+
+
+def test_modules_are_told_apart_by_attributes_closures_and_globals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def id_of(model: Any) -> str:
+        return Experiment(dataset="digits", model=model).id
+
+    first, other = id_of(Scaled), id_of(lambda: Scaled(2.0))
+    assert id_of(made_around(1.0)) == id_of(made_around(1.0)) != id_of(made_around(2.0))
+    assert id_of(lambda: Scaled(2.0)) == other
+    assert id_of(Scaled(3.0)) != id_of(Scaled(4.0))
+    monkeypatch.setitem(globals(), "STEP", 0.1)
+    assert id_of(Scaled) != first
+    assert id_of(lambda: Scaled(2.0)) != other
+
+
+def test_a_module_typed_in_has_the_same_id_in_every_process_and_another_code_another() -> None:
+    script = """
+        import torch
+        from torch import nn
+        from straggler import Experiment
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(784, 10)
+            def forward(self, images):
+                return self.layer(images.flatten(1)) * SCALE
+        print(Experiment(dataset="digits", model=Net).id)
+    """
+
+    def id_of(scale: str) -> str:
+        text = textwrap.dedent(script).replace("SCALE", scale)
+        told = subprocess.run([sys.executable, "-"], input=text, text=True, capture_output=True, check=True)
+        return told.stdout
+
+    assert id_of("1.0") == id_of("1.0") != id_of("0.1")
+
+
+def test_labels_of_another_shape_are_other_data() -> None:
+    inputs, labels = np.zeros((6, 1, 28, 28), np.float32), np.arange(6)
+    given = [(inputs, each, inputs, each) for each in (labels, labels[:, None])]
+    assert len({Experiment(dataset=data, model="linear").id for data in given}) == 2
+
+
+def test_a_model_that_cannot_be_made_is_refused_at_once() -> None:
+    with pytest.raises(ValidationError, match="the function that makes it fails: ZeroDivisionError"):
+        Experiment(model=lambda: 1 / 0)
 
 
 def test_a_trace_is_known_by_its_content(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_a_file_is_whole_or_as_it_was(name: str, tmp_path: Path, monkeypatch: py
         next(a for a in arguments if isinstance(a, Path)).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    def half_a_text(path: Path, text: str) -> None:
+    def half_a_text(path: Path, text: str, encoding: str) -> None:
         path.write_bytes(text[:5].encode())
         raise OSError(28, "No space left on device")
 
@@ -312,6 +312,18 @@ def test_the_same_process_has_one_writer_too(tmp_path: Path) -> None:
         recorder(tmp_path).__enter__()
 
 
+def test_what_another_process_finished_meanwhile_stays(tmp_path: Path) -> None:
+    with recorder(tmp_path) as first:
+        state = first.state()
+        first.finish({"status": "finished"})
+    late = Recorder(tmp_path, "", [], resumed=state)
+    with pytest.raises(RecordError, match="finished by another process meanwhile"):
+        late.__enter__()
+    assert Record(tmp_path).summary["status"] == "finished"
+    with recorder(tmp_path):  # nobody holds it
+        pass
+
+
 # Damage.
 
 
@@ -335,6 +347,23 @@ def test_damaged_columns(name: str, content: bytes, tmp_path: Path) -> None:
     record = Record(tmp_path)
     with pytest.raises(RecordError, match=rf"{name} cannot be read"):
         record.weights() if name.startswith("weights") else getattr(record, name.split(".")[0])
+
+
+def test_arrivals_that_lack_a_column(tmp_path: Path) -> None:
+    with recorder(tmp_path):
+        pass
+    pl.DataFrame({"time": [1.0]}).write_parquet(tmp_path / "arrivals.parquet")
+    with pytest.raises(RecordError, match=r"arrivals.parquet cannot be read: it has no column .*worker"):
+        _ = Record(tmp_path).arrivals
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"workers = ", b"workers = 1 2"])
+def test_damaged_text(content: bytes, tmp_path: Path) -> None:
+    with recorder(tmp_path):
+        pass
+    (tmp_path / "experiment.toml").write_bytes(content)
+    with pytest.raises(RecordError, match=r"experiment.toml cannot be read"):
+        _ = Record(tmp_path).settings
 
 
 def test_a_run_whose_summary_is_damaged_is_run_again(tmp_path: Path) -> None:

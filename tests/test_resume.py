@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ import pytest
 import torch
 
 from straggler import checkpoint
+from straggler import record as record_module
+from straggler.catalogue import InputError
 from straggler.core import Arrival, Gradient, Job
 from straggler.experiment import Experiment
 from straggler.keeper import Every
 from straggler.methods import METHODS
 from straggler.observe import Observer, Progress
 from straggler.optimizers import OPTIMIZERS
-from straggler.record import Record
+from straggler.record import Record, Recorder
+from straggler.replay import replay
 
 pytestmark = pytest.mark.slow  # real processes, many runs
 MIXTURE: dict[str, Any] = {
@@ -188,6 +192,58 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
     whole = Experiment(dataset="digits", workers=3, gradients=1500).run(tmp_path / "whole", jobs=1)
     assert whole.path.name == folder.name
     assert whole.summary["weights_sha256"] == Record(folder).summary["weights_sha256"]
+
+
+@pytest.mark.parametrize("after", ["write_parquet", "summary", "_drop_checkpoints"])
+def test_a_run_killed_while_it_writes_its_last_word_goes_on(
+    after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In real time what comes after the checkpoint is another course: nothing of the first may be left."""
+    experiment = Experiment(
+        dataset="digits", model="linear", engine="processes", workers=2, gradients=150, eval_every=0
+    )
+    where = record_module if after == "write_parquet" else Recorder
+    whole = getattr(where, after)
+
+    def to_the_end(*given: Any) -> None:
+        whole(*given)
+        if "finish" in {frame.name for frame in traceback.extract_stack()} and "parts" not in str(given[-1]):
+            raise PowerCut
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, after, to_the_end)
+        patched.setattr(Recorder, "__exit__", lambda self, *error: self._lock.release())
+        with pytest.raises(PowerCut):
+            experiment.run(tmp_path, checkpoint_every="40")
+    record = experiment.run(tmp_path)
+    assert len(record.arrivals) == record.summary["gradients"]
+    assert replay(record) == record.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_training_is_heard_too(number: signal.Signals, tmp_path: Path) -> None:
+    settings = ["--dataset", "digits", "--engine", "processes", "--workers", "4", "--gradients", "100000"]
+    straggler = str(Path(sys.executable).with_name("straggler"))
+    command = [straggler, "run", *settings, "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    (folder,) = wait_for(lambda: [path.parent for path in tmp_path.glob("*/experiment.toml")])
+    os.kill(process.pid, number)
+    assert "interrupted" in process.communicate()[1]
+    assert process.returncode == 130
+    assert Record(folder).summary["status"] == "interrupted"
+
+
+def test_what_was_given_in_python_is_said_to_be(tmp_path: Path) -> None:
+    experiment = Experiment(dataset="digits", model=lambda: torch.nn.Flatten(), updates=1)
+    assert "[given " in str(experiment.model)
+    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+    record = Experiment(dataset="digits", model=linear, updates=3).run(tmp_path, jobs=1)
+    with pytest.raises(InputError, match=r"a model given in Python.*replay\(record, experiment\)"):
+        replay(record)
+    smooth = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
+    record = Experiment(dataset="digits", model="linear", loss=smooth, updates=3).run(tmp_path, jobs=1)
+    with pytest.raises(InputError, match="a loss given in Python"):
+        replay(record)
 
 
 def wait_for(look: Any) -> Any:

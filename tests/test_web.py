@@ -102,6 +102,7 @@ MALICE: dict[str, tuple[dict[str, str], int]] = {
     "another origin": ({"Origin": "http://evil.example"}, 403),
     "another port of this machine": ({"Origin": "http://127.0.0.1:1"}, 403),
     "an origin that hides": ({"Origin": "null"}, 403),
+    "an origin that is none": ({"Origin": "http://["}, 403),
     "no origin": ({"Origin": ""}, 403),
     "another site": ({"Sec_Fetch_Site": "cross-site"}, 403),
     "no token": ({"X_Straggler_Token": ""}, 403),

@@ -1,7 +1,6 @@
 """From a real run to its simulation: what a job's seconds were spent on, and what that predicts."""
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +43,7 @@ class Calibration:
 
 def calibrate(record: Record) -> Calibration:
     """Fit compute, transport and server times to a run in real time; injected delays are known."""
-    experiment = Experiment(**tomllib.loads(record.text))
+    experiment = Experiment.recorded(record)
     if experiment.engine == "simulator":
         raise InputError(f"{record.path} was simulated; give a run in real time: --engine processes")
     jobs = finished_jobs(record, experiment.workers)

@@ -27,7 +27,8 @@ from straggler.checkpoint import newest
 from straggler.core import Correction, Optimizer, Policy, Server
 from straggler.corrections import correction_of
 from straggler.data.examples import ArrayExamples, Examples, Subset
-from straggler.data.given import GivenData, GivenModel, fingerprint
+from straggler.data.fingerprints import fingerprint
+from straggler.data.given import GivenData, GivenModel
 from straggler.data.partitions import PARTITIONS, Partition
 from straggler.delays import DELAYS, Durations, Law
 from straggler.keeper import Every
@@ -44,6 +45,7 @@ from straggler.train import Budget
 
 __all__ = ["Experiment", "existing"]
 
+LOSS_GIVEN = "# loss: "  # how the text begins of an experiment with one
 BUDGETS = ("epochs", "updates", "gradients", "seconds")
 SHARED_SETTINGS = ("momentum", "nesterov", "weight_decay")  # settings that are also keys of their own
 
@@ -97,6 +99,20 @@ class Experiment(BaseModel):
         """Read a TOML file; keyword arguments win."""
         with Path(path).open("rb") as file:
             return cls(**(tomllib.load(file) | changes))
+
+    @classmethod
+    def recorded(cls, record: Record) -> Self:
+        """The experiment of a record, if text can hold it."""
+        settings = record.settings
+        marks = {"dataset": GivenData.mark, "model": GivenModel.mark}
+        given = [key for key, mark in marks.items() if mark in str(settings.get(key))]
+        given += ["loss"] if record.text.startswith(LOSS_GIVEN) else []
+        if given:
+            raise InputError(
+                f"{record.path} has a {' and a '.join(given)} given in Python, which its text cannot hold; "
+                f"there, Experiment(…).run() goes on with it and replay(record, experiment) replays it"
+            )
+        return cls(**settings)
 
     def __init__(self, **settings: Any) -> None:  # only to take the keys as they are written
         super().__init__(**settings)
@@ -169,7 +185,7 @@ class Experiment(BaseModel):
             )
         self.policy.check(self.workers)
         LearningRate(self.lr, self.schedule)(min(self.epochs or 1.0, 1000.0))
-        Durations(self.compute, self.delay, self.workers, self.seed)
+        Durations(self.compute, self.delay, self.workers, self.seed).try_some()
         return self
 
     @property
@@ -192,7 +208,7 @@ class Experiment(BaseModel):
 
     def to_toml(self) -> str:
         """As `from_toml` reads it; what was given in Python is named."""
-        remark = "" if self.loss is None else f"# loss: {self.loss!r} (given in Python)\n"
+        remark = "" if self.loss is None else f"{LOSS_GIVEN}{self.loss!r} (given in Python)\n"
         return remark + tomlkit.dumps(self.resolved())
 
     def problem(
@@ -279,7 +295,11 @@ class Experiment(BaseModel):
         worker_resources: Mapping[str, float] | None = None,
     ) -> Record:
         """Train, or go on where it was interrupted, unless it is done; what happened is in `out`/id."""
-        folder = Path(out) / self.id
+        folder, every = Path(out) / self.id, Every.parse(checkpoint_every)
+        if address is not None and self.engine != "ray":
+            raise InputError(
+                f"address={address!r}: the {self.engine} engine joins no cluster; use engine=ray"
+            )
         if not force and (finished := existing(folder)) is not None:
             report(f"{folder} exists already; --force runs it again")
             return finished
@@ -295,8 +315,7 @@ class Experiment(BaseModel):
             started -= resumed["elapsed"]
         beside = self.engine != "simulator" and self.eval_every > 0
         cores = (jobs or os.cpu_count() or 1) if self.engine == "simulator" else 1
-        every, needs = Every.parse(checkpoint_every), worker_resources or {}
-        machine = Machine(cores, every, worker_timeout, report, address, needs)
+        machine = Machine(cores, every, worker_timeout, report, address, worker_resources or {})
         watch = Watch(self.eval_every, self.train_metrics, self.snapshots, beside, progress)
         facts = {"id": self.id, "started": started}
         pieces = self.server(problem), problem, make_engine, self.budget(problem)

@@ -5,7 +5,6 @@ import math
 import os
 import re
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -152,7 +151,7 @@ def with_names(points: pl.DataFrame, kept: Sequence[str], wanted: Sequence[str])
 
 def same_problem(runs: Sequence[Record]) -> Experiment:
     """The first run's experiment, if all have its data and model."""
-    first, *others = [tomllib.loads(record.text) for record in runs]
+    first, *others = [record.settings for record in runs]
     for record, other in zip(runs[1:], others, strict=True):
         for setting in ("dataset", "model"):
             if other[setting] != first[setting]:
@@ -160,7 +159,7 @@ def same_problem(runs: Sequence[Record]) -> Experiment:
                     f"{record.path} has {setting}={other[setting]}, but {runs[0].path} has {first[setting]}; "
                     f"a landscape is of one: leave one out"
                 )
-    return Experiment(**first)
+    return Experiment.recorded(runs[0])
 
 
 def track_of(record: Record, report: Callable[[str], None]) -> Track:

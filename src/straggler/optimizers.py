@@ -1,6 +1,7 @@
 """HOW: any `torch.optim` class on the flat vector, and learning rates over the epochs."""
 
 import inspect
+import math
 import re
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -237,9 +238,18 @@ class LearningRate:
             raise InputError(
                 f"schedule={self.schedule!r} ends after {self._epoch} epochs; make it last longer ({error})"
             ) from None
+        except (ArithmeticError, TypeError) as error:
+            raise InputError(
+                f"schedule={self.schedule!r} fails after {self._epoch} epochs: {error}; change its numbers"
+            ) from None
 
     def _scheduled(self) -> float:
-        return float(self._scheduler.get_last_lr()[0])
+        rate = float(self._scheduler.get_last_lr()[0])
+        if not 0 <= rate < math.inf:
+            raise InputError(
+                f"schedule={self.schedule!r} gives a rate of {rate}; it must be 0 or more, and finite"
+            )
+        return rate
 
 
 def scheduler(text: str, lr: float) -> lr_scheduler.LRScheduler:
@@ -249,6 +259,9 @@ def scheduler(text: str, lr: float) -> lr_scheduler.LRScheduler:
     short = re.sub(r"[^a-z0-9]", "", name.lower()).removesuffix("lr")
     if short not in known:
         raise ValueError(f"unknown schedule {name!r}; {suggestion(short, known)}")
+    lists = [value for value in (*positional, *settings.values()) if isinstance(value, list)]
+    if any(not isinstance(number, int | float) for each in lists for number in each):
+        raise ValueError(f"schedule {text!r}: a list must hold numbers only")
     idle = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr, momentum=0.9)
     try:
         return known[short](idle, *positional, **settings)

@@ -2,15 +2,10 @@
 
 import json
 import math
-import os
-import platform
 import shutil
-import subprocess
-import sys
 import time
+import tomllib
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +15,8 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from straggler.environment import environment
 
 __all__ = [
     "ARRIVALS",
@@ -69,7 +66,15 @@ class Record:
     @property
     def text(self) -> str:
         """The experiment as it was run, as TOML."""
-        return (self.path / "experiment.toml").read_text()
+        return read_text(self.path / "experiment.toml")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The same, read."""
+        try:
+            return tomllib.loads(self.text)
+        except tomllib.TOMLDecodeError as error:
+            raise unreadable(self.path / "experiment.toml", error) from None
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -95,13 +100,16 @@ class Record:
         """The same, and a row per worker that joined or left, all in order."""
         file = self.path / "arrivals.parquet"
         parts = [file] if file.is_file() else sorted((self.path / "arrivals.parts").glob("*.parquet"))
-        return pl.concat([read_table(part) for part in parts]) if parts else pl.DataFrame(schema=ARRIVALS)
+        return pl.concat([read_arrivals(part) for part in parts]) if parts else pl.DataFrame(schema=ARRIVALS)
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """Workers that died or hung, and when."""
         file = self.path / "events.json"
-        return json.loads(file.read_text()) if file.is_file() else []
+        try:
+            return json.loads(read_text(file)) if file.is_file() else []
+        except ValueError as error:
+            raise unreadable(file, error) from None
 
     def weights(self) -> dict[str, Tensor]:
         """The final model: what `module.load_state_dict` takes."""
@@ -120,8 +128,8 @@ class Record:
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
-            facts = json.loads((self.path / name).read_text())
-        except (OSError, ValueError) as error:
+            facts = json.loads(read_text(self.path / name))
+        except ValueError as error:
             raise unreadable(self.path / name, error) from None
         if not isinstance(facts, dict):
             raise unreadable(self.path / name, "it holds no JSON object")
@@ -202,9 +210,9 @@ class Recorder:
         """The arrivals as one file, and the last word."""
         self.flush()
         write_parquet(Record(self.path).history, self.path / "arrivals.parquet")
-        shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
         self.summary(facts)
-        self._drop_checkpoints()
+        self._drop_checkpoints()  # until here a killed run goes on from one, and from the parts
+        shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
 
     def _drop_checkpoints(self) -> None:
         for checkpoint in self.path.glob("checkpoint-*.safetensors"):
@@ -216,7 +224,11 @@ class Recorder:
         return {"curve": self._curve, "parts": self._parts, "events": self._events}
 
     def _go_back(self, state: Mapping[str, Any]) -> None:
+        if Record(self.path).summary.get("status") in ("finished", "diverged"):
+            self._lock.release()
+            raise RecordError(f"{self.path} was finished by another process meanwhile: look at that")
         self._curve, self._parts, self._events = state["curve"], state["parts"], state["events"]
+        (self.path / "arrivals.parquet").unlink(missing_ok=True)  # it was killed while it wrote its last word
         for part in (self.path / "arrivals.parts").glob("*.parquet"):
             if int(part.stem) >= self._parts:
                 part.unlink()
@@ -263,6 +275,20 @@ def read_table(path: Path) -> pl.DataFrame:
         raise unreadable(path, error) from None
 
 
+def read_arrivals(path: Path) -> pl.DataFrame:
+    table = read_table(path)
+    if missing := ARRIVALS.keys() - table.columns:
+        raise unreadable(path, f"it has no column {', '.join(sorted(missing))}")
+    return table
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise unreadable(path, error) from None
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = load_file(path)
@@ -277,7 +303,7 @@ def unreadable(path: Path, reason: object) -> RecordError:
 
 def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(text)
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
 
 
@@ -296,29 +322,3 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in value]
     return value
-
-
-def environment(command: list[str]) -> dict[str, Any]:
-    """What one needs to know to run it again elsewhere."""
-    packages = ("straggler", "torch", "numpy", "polars", "scikit-learn")
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
-        "python": sys.version.split()[0],
-        "versions": {name: version(name) for name in packages},
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "git": git_commit(),
-    }
-
-
-def git_commit() -> str | None:
-    """The commit of the folder one stands in, with a + if there are changes."""
-    try:
-        told = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, timeout=5
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return told.stdout.strip() or None

@@ -1,6 +1,5 @@
 """Executing a record again: the order of arrivals of a run, real or simulated, gives its weights."""
 
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ __all__ = ["replay"]
 
 def replay(record: Record, experiment: Experiment | None = None, data: Path | None = None) -> str:
     """The fingerprint of the weights that a record leads to; give the experiment if text cannot hold it."""
-    experiment = experiment or Experiment(**tomllib.loads(record.text))
+    experiment = experiment or Experiment.recorded(record)
     problem = experiment.problem(data)
     arrivals = record.history.filter(pl.col("decision") != "cancelled")
     engine = Replay(Compute(problem), arrivals.select("time", "worker", "index", "decision").iter_rows())

@@ -6,7 +6,6 @@ from pathlib import Path
 import polars as pl
 from matplotlib.axes import Axes
 
-from straggler.analysis.labels import settings
 from straggler.analysis.style import drawn, line, panels, place_legend, plain_log
 from straggler.record import Record
 
@@ -18,7 +17,7 @@ POINTS = 120  # of a curve made of arrivals; more are averaged
 
 def time_label(records: Mapping[str, Record]) -> str:
     """Virtual time, wall time, or both."""
-    engines = {settings(record).get("engine", "simulator") for record in records.values()}
+    engines = {record.settings.get("engine", "simulator") for record in records.values()}
     if engines == {"simulator"}:
         return "virtual time (s)"
     return "time (s; virtual and wall)" if "simulator" in engines else "wall time (s)"

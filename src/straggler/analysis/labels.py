@@ -1,20 +1,14 @@
 """What to call runs that are shown together: by what differs between them."""
 
-import tomllib
 from collections.abc import Sequence
 from typing import Any
 
 from straggler.record import Record
 
-__all__ = ["named", "settings"]
+__all__ = ["named"]
 
 SHARED = ("momentum", "nesterov", "weight_decay")  # stand in the optimizer's text too
 NOT_TOLD = ("eval_every", "train_metrics", "snapshots")  # change what is seen, not what happens
-
-
-def settings(record: Record) -> dict[str, Any]:
-    """The keys of a run's experiment."""
-    return tomllib.loads(record.text)
 
 
 def named(records: Sequence[Record]) -> dict[str, Record]:
@@ -24,7 +18,7 @@ def named(records: Sequence[Record]) -> dict[str, Record]:
     """
     if len(records) == 1:
         return {records[0].path.name: records[0]}
-    every = [settings(record) for record in records]
+    every = [record.settings for record in records]
     telling = differing(every)
     order = list(range(len(records)))
     if all(isinstance(keys.get(key), int | float) for keys in every for key in telling):

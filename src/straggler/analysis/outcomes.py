@@ -9,7 +9,6 @@ import polars as pl
 from matplotlib.axes import Axes
 
 from straggler.analysis.intervals import interval
-from straggler.analysis.labels import settings
 from straggler.analysis.style import COLOURS, drawn, line, panels, place_legend
 from straggler.record import Record
 
@@ -22,7 +21,7 @@ def outcomes(records: Mapping[str, Record]) -> pl.DataFrame:
     """A row per run: its name, settings that figures ask for, and what came out."""
     rows = []
     for name, record in records.items():
-        keys, facts = settings(record), record.summary
+        keys, facts = record.settings, record.summary
         method = " × ".join(part_names(keys))
         told = {key: keys.get(key) for key in ("lr", "momentum", "workers", "seed")}
         results = {"accuracy": facts.get("test_accuracy"), "seconds": facts.get("seconds")}

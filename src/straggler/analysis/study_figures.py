@@ -235,7 +235,7 @@ def beside_source(tables: Sequence[tuple[str, pl.DataFrame]], path: Path) -> Pat
         every = panels(figure, 1, len(tables))
         for axes, (title, runs) in zip(every, tables, strict=True):
             known = runs.filter(pl.col("source").is_not_null() & pl.col("value").is_not_null())
-            means = known.group_by("protocol", "row", "column").agg(
+            means = known.group_by("protocol", "row", "column", maintain_order=True).agg(
                 pl.col("source").first(), pl.col("value").mean()
             )
             for place, protocol in enumerate(protocols):

@@ -1,5 +1,6 @@
 """The command line: a thin layer over Experiment and Record, a file per group of commands."""
 
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -23,6 +24,8 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # in the order of `str
     "Analyse": (analyse.speedup, analyse.densities, landscapes.landscape, plot.plot),
     "Look": (look.list_, look.show, look.data, look.cite, pages.report, pages.serve),
 }
+PLACES = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+
 for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
@@ -30,6 +33,7 @@ for panel, commands in COMMANDS.items():
 
 def main() -> None:
     """Exit codes: 0; 2 wrong input; 1 a failed run; 130 Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, also before and after training
     try:
         sys.exit(app(prog_name="straggler", standalone_mode=False) or 0)  # a number only if somebody ended it
     except typer.TyperException as error:
@@ -40,9 +44,9 @@ def main() -> None:
         complain(str(error), code=2)
     except DurationError as error:
         complain(f"the run failed: {error}", code=1)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        place = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        complain(f"{place}; choose a file or folder that can be read and written", code=2)
     except Exception as error:
+        if isinstance(error, PLACES) or (isinstance(error, OSError) and error.filename):
+            place = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            complain(f"{place}; choose a file or folder that can be read and written", code=2)
         traceback.print_exc()
         complain(f"the run failed: {error}", code=1)

@@ -155,7 +155,7 @@ def laws_of(texts: list[str] | tuple[str, ...], option: str) -> list[Law]:
 def check_durations(computes: list[Law], delays: list[Law], workers: int) -> None:
     try:
         for compute in computes:
-            Durations(compute, delays, workers, 0)
+            Durations(compute, delays, workers, 0).try_some()
     except ValueError as error:
         raise InputError(f"with {workers} workers: {error}") from None
 

@@ -47,6 +47,6 @@ def plot(
     records = named([find(run, folder) for run in runs])
     empty = [record.path for record in records.values() if record.arrivals.is_empty()]
     if empty:
-        raise InputError(f"{empty[0]} has no arrivals yet; wait for it, or run it again with --force")
+        raise InputError(f"{empty[0]} has no arrivals (yet); wait for it, or run it with a larger budget")
     KINDS[kind].draw(records, target, against)
     out.print(f"wrote {target}", soft_wrap=True)

@@ -152,7 +152,7 @@ def resume(
 ) -> None:
     """Go on with a run that was interrupted or killed; the result is the same to the bit."""
     record = find(run, out_folder)
-    experiment = Experiment(**tomllib.loads(record.text))
+    experiment = Experiment.recorded(record)
     if experiment.id != record.path.name:
         raise InputError(f"{record.path} is not named by its id {experiment.id}; give the folder that name")
     where = {"address": address, "worker_resources": read_resources(worker_resources)}
@@ -167,7 +167,12 @@ def replay_(
 ) -> None:
     """Execute a run's order of arrivals again and compare the weights, bit for bit."""
     record = find(run, out_folder)
-    here, there = replay(record, data=data), record.summary.get("weights_sha256")
+    if (there := record.summary.get("weights_sha256")) is None:
+        status = record.summary.get("status")
+        raise InputError(
+            f"{record.path} has no weights to compare with ({status}); `straggler resume` it first"
+        )
+    here = replay(record, data=data)
     out.print(f"replayed {here}\nrecorded {there}", soft_wrap=True)
     if here != there:
         complain("the weights differ: other code, other versions of torch or another machine", code=1)

@@ -1,26 +1,26 @@
 """Data and networks that a user brings: tensors, arrays, Datasets, modules; told apart by fingerprints."""
 
-import hashlib
-import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
-import cloudpickle
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from straggler.data.examples import ArrayExamples, DatasetExamples, Examples
+from straggler.data.fingerprints import fingerprint
 from straggler.randomness import rng
 
-__all__ = ["GivenData", "GivenModel", "fingerprint"]
+__all__ = ["GivenData", "GivenModel"]
 
 PROBES = 64  # items of a Dataset that are looked at to tell it from another
 
 
 class GivenData:
     """(inputs, labels, test inputs, test labels) as tensors or arrays, or (train, test) as Datasets."""
+
+    mark: ClassVar[str] = "given("  # in its text, and in no other's
 
     def __init__(self, parts: tuple[Any, ...] | list[Any]) -> None:
         if len(parts) == 4:
@@ -29,10 +29,10 @@ class GivenData:
                 raise ValueError(f"inputs and labels differ in number: {[len(array) for array in arrays]}")
             self.train: Examples = ArrayExamples(arrays[0], arrays[1])
             self.test: Examples = ArrayExamples(arrays[2], arrays[3])
-            self.fingerprint = digest(*(np.ascontiguousarray(array).tobytes() for array in arrays))
+            self.fingerprint = fingerprint(*arrays)
         elif len(parts) == 2:
             self.train, self.test = DatasetExamples(parts[0]), DatasetExamples(parts[1])
-            self.fingerprint = digest(*(probe(examples) for examples in (self.train, self.test)))
+            self.fingerprint = fingerprint(*(probe(examples) for examples in (self.train, self.test)))
         else:
             raise ValueError(
                 f"{len(parts)} parts: give (inputs, labels, test_inputs, test_labels) or (train, test)"
@@ -41,7 +41,7 @@ class GivenData:
             raise ValueError("the training set and the test set must not be empty")
 
     def __str__(self) -> str:
-        return f"given({self.fingerprint})"
+        return f"{self.mark}{self.fingerprint})"
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -55,31 +55,27 @@ class GivenData:
 class GivenModel:
     """An nn.Module, or a function or class that makes one."""
 
+    mark: ClassVar[str] = "[given "
+
     def __init__(self, source: nn.Module | Callable[[], nn.Module]) -> None:
         self.source = source
+        try:
+            self._made()
+        except Exception as error:
+            raise ValueError(f"the function that makes it fails: {type(error).__name__}: {error}") from error
 
     def __str__(self) -> str:
-        """Its name and a fingerprint of its structure and first weights."""
+        """Its name and a fingerprint of its code, its structure and its first weights."""
+        module = self._made()
+        name = getattr(self.source, "__qualname__", type(module).__name__)
+        return f"{name}{self.mark}{fingerprint(module)}]"
+
+    def _made(self) -> nn.Module:
+        if isinstance(self.source, nn.Module):
+            return self.source
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            module = self.source if isinstance(self.source, nn.Module) else self.source()
-        name = getattr(self.source, "__qualname__", type(module).__name__)
-        weights = (parameter.detach().numpy().tobytes() for parameter in module.parameters())
-        code = (source(kind) for kind in dict.fromkeys(map(type, module.modules())))
-        return f"{name}[{digest(repr(module).encode(), *weights, *code)}]"
-
-
-def fingerprint(thing: Any) -> str:
-    """Its content and its code: two functions of the same name are two things."""
-    return digest(cloudpickle.dumps(thing), source(thing))
-
-
-def source(thing: Any) -> bytes:
-    """The text of a class or function; nothing where there is none, as for torch's own kernels."""
-    try:
-        return inspect.getsource(thing).encode()
-    except (OSError, TypeError):
-        return b""
+            return self.source()
 
 
 def as_array(part: Any) -> NDArray[Any]:
@@ -88,12 +84,8 @@ def as_array(part: Any) -> NDArray[Any]:
     return array.astype(np.int64) if whole else array  # labels, as torch wants them
 
 
-def probe(examples: DatasetExamples) -> bytes:
+def probe(examples: DatasetExamples) -> tuple[Any, ...]:
     """Its length and items spread over it: enough to tell most Datasets apart, and never the whole of one."""
     chosen = np.unique(np.linspace(0, len(examples) - 1, PROBES).astype(int))
     inputs, _ = examples.fetch(chosen, lambda: rng(0, "probe"))
-    return str(len(examples)).encode() + examples.labels.tobytes() + inputs.numpy().tobytes()
-
-
-def digest(*parts: bytes) -> str:
-    return hashlib.sha256(b"|".join(parts)).hexdigest()[:12]
+    return len(examples), examples.labels, inputs

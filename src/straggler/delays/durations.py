@@ -11,6 +11,9 @@ from straggler.delays.laws import BLOCK, Array, Law, Term
 __all__ = ["DurationError", "Durations"]
 
 
+TRIED = 16  # workers whose first job is drawn before anything runs
+
+
 class DurationError(ValueError):
     """A job that would take no time, or for ever."""
 
@@ -52,6 +55,11 @@ class Durations:
         if not 0.0 < seconds < math.inf:
             raise self._refusal(worker, launch, seconds)
         return seconds
+
+    def try_some(self) -> None:
+        """Draw some workers' first job: laws that give only zeros are refused before anything runs."""
+        for worker in range(min(self.workers, TRIED)):
+            self(worker, 0)
 
     def parts(self, worker: int, launch: int) -> tuple[float, float]:
         """The same job's compute and the sum of its delays; they add up to the total exactly."""

@@ -13,6 +13,7 @@ from straggler.sweeps.cells import Cell, SpeedCell
 
 __all__ = ["Scale", "Study", "quickened"]
 
+SHOWN = 12  # labels in a message
 Scale = Literal["default", "paper"]
 # Of cells, with the folders of runs and results, processes, data, and who is told what and how far it is.
 Afterwards = Callable[
@@ -61,7 +62,8 @@ class Study:
             names = list(dict.fromkeys(str(label) for cell in cells for label in cell.labels.values()))
             cells = [cell for cell in cells if any(text in str(label) for label in cell.labels.values())]
             if not cells:
-                raise InputError(f"--only {text!r}: no label has it; there are {', '.join(names)}")
+                some = ", ".join(map(repr, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
+                raise InputError(f"--only {text!r}: none of the {len(names)} labels has it; they are {some}")
         return self.quick(cells) if quick else cells
 
 

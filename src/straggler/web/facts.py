@@ -1,7 +1,6 @@
 """A record in plain values: settings, method, command; what is damaged is said and does not stop the rest."""
 
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -38,9 +37,9 @@ class Facts:
     @cached_property
     def settings(self) -> dict[str, Any]:
         try:
-            return tomllib.loads(self.record.text)
-        except (OSError, ValueError) as error:
-            return self._troubled(f"experiment.toml cannot be read: {error}", {})
+            return self.record.settings
+        except RecordError as error:
+            return self._troubled(str(error), {})
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -74,8 +73,8 @@ class Facts:
     def events(self) -> list[dict[str, Any]]:
         try:
             return [event for event in self.record.events if {"time", "worker", "what"} <= set(event)]
-        except (OSError, ValueError, TypeError) as error:
-            return self._troubled(f"events.json cannot be read: {error}", [])
+        except (RecordError, TypeError) as error:
+            return self._troubled(str(error), [])
 
     @cached_property
     def experiment(self) -> Experiment | None:
@@ -84,10 +83,10 @@ class Facts:
         if isinstance(workers, int) and workers > MOST_WORKERS:  # even to make it would take all memory
             return self._troubled(f"workers = {workers:,}: at most {MOST_WORKERS:,} are shown", None)
         try:
-            return Experiment(**self.settings)
+            return Experiment.recorded(self.record)
         except ValidationError as error:
             return self._troubled(explain(error, Experiment.model_fields), None)
-        except (ValueError, OSError, TypeError) as error:
+        except (RecordError, ValueError, OSError, TypeError) as error:
             return self._troubled(str(error), None)
 
     @property

@@ -94,7 +94,10 @@ class Answers:
         body = await request.body()
         if len(body) > MOST_BYTES:
             raise InputError(f"{len(body)} bytes: at most {MOST_BYTES} are read")
-        given = await request.json()
+        try:
+            given = await request.json()
+        except RecursionError:
+            given = None
         if not isinstance(given, dict):
             raise InputError("send the settings as a JSON object")
         settings = settings_from(given)

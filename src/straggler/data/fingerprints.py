@@ -1,0 +1,102 @@
+"""What tells two things that a user brings apart: their code, their values, and what their code refers to."""
+
+import functools
+import hashlib
+import inspect
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+__all__ = ["fingerprint"]
+
+INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
+
+
+def fingerprint(*things: Any) -> str:
+    """Equal things have equal ones in every process; names of files and numbers of lines do not matter."""
+    found = hashlib.sha256()
+    for part in substance(things, {}):
+        found.update(len(part).to_bytes(8) + part)
+    return found.hexdigest()[:12]
+
+
+def substance(thing: Any, seen: dict[int, Any]) -> Iterator[bytes]:
+    """All that a thing is made of, in order; what was met before, as in a circle, is only named."""
+    yield type(thing).__qualname__.encode()
+    if isinstance(thing, str | bytes | int | float | complex | type(None) | type(Ellipsis)):
+        yield repr(thing).encode()
+    elif isinstance(thing, Tensor | np.ndarray):
+        array = thing.detach().cpu().numpy() if isinstance(thing, Tensor) else thing
+        yield f"{array.dtype} {array.shape}".encode()
+        yield array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
+    elif isinstance(thing, ModuleType):
+        yield thing.__name__.encode()
+    elif id(thing) not in seen:
+        seen[id(thing)] = thing  # kept, so that its number is nobody else's
+        for part in parts(thing):
+            yield from substance(part, seen)
+
+
+def parts(thing: Any) -> Iterator[Any]:
+    """What a thing consists of: items, attributes, code."""
+    if isinstance(thing, Mapping):
+        yield from (part for item in thing.items() for part in item)
+    elif isinstance(thing, set | frozenset):
+        yield from sorted(thing, key=repr)
+    elif isinstance(thing, list | tuple | slice):
+        yield from thing if not isinstance(thing, slice) else (thing.start, thing.stop, thing.step)
+    elif isinstance(thing, functools.partial):
+        yield from (thing.func, thing.args, thing.keywords)
+    elif isinstance(thing, MethodType):
+        yield from (thing.__func__, thing.__self__)
+    elif isinstance(thing, CodeType):
+        yield from (thing.co_code, thing.co_names, *thing.co_consts)
+    elif isinstance(thing, FunctionType | type) and installed(thing):
+        yield f"{thing.__module__}.{thing.__qualname__}"
+    elif isinstance(thing, FunctionType):
+        yield from (thing.__code__, thing.__defaults__, thing.__kwdefaults__)
+        yield from surroundings(thing)
+    elif isinstance(thing, type):
+        yield from (thing.__qualname__, thing.__mro__[1:])
+        yield {key: value for key, value in vars(thing).items() if key not in NOT_ITS_OWN}
+    else:
+        yield type(thing)
+        yield getattr(thing, "__dict__", {}) or named(thing)
+
+
+def surroundings(function: FunctionType) -> Iterator[Mapping[str, Any]]:
+    """What its code refers to: variables of functions around it and of its module."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    yield {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+    names = names_in(function.__code__) & function.__globals__.keys()
+    yield {name: function.__globals__[name] for name in sorted(names)}
+
+
+def names_in(code: CodeType) -> set[str]:
+    """Names that it uses, in functions within it too."""
+    within = (names_in(part) for part in code.co_consts if isinstance(part, CodeType))
+    return {*code.co_names}.union(*within)
+
+
+# Of a class: where it stands, and what Python adds to it.
+NOT_ITS_OWN = {"__module__", "__dict__", "__weakref__", "__doc__", "__firstlineno__", "__static_attributes__"}
+
+
+def installed(thing: Any) -> bool:
+    """Whether it comes with Python or a package: its version is in the record, its code does not change."""
+    try:
+        file = inspect.getfile(thing)
+    except (TypeError, OSError):
+        return thing.__module__ != "__main__" and not isinstance(thing, FunctionType)
+    return any(Path(file).absolute().is_relative_to(folder) for folder in INSTALLED)
+
+
+def named(thing: Any) -> str:
+    """Something without attributes (a dtype, a property, a kernel of torch): what it is called."""
+    text = repr(thing)
+    return text if " at 0x" not in text else str(getattr(thing, "__name__", type(thing).__qualname__))
