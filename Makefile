@@ -42,9 +42,16 @@ bench: install  ## speed as ratios; run it on a quiet machine
 baseline: install  ## EPFL's six-epoch baselines beside ours
 	$(BIN)/python examples/epfl_baseline.py --into docs/baselines.md
 
-methods: install  ## error against the number of workers, seven methods, three seeds (an hour)
+STALE := nag-asgd dc-asgd sa ga dana dana-ga
+methods: install  ## error against the number of workers, seven methods, three seeds (two hours)
 	$(BIN)/python examples/methods_study.py --into docs/methods.md
 	$(BIN)/python examples/methods_study.py --lr 0.01 --results results/methods-lr-0.01 --into docs/methods.md
+	$(BIN)/python examples/methods_study.py --lr 0.002 --methods $(STALE) --results results/methods-lr-0.002
+	$(BIN)/python examples/methods_study.py --lr 0.25 --methods ssgd dana-ga --results results/methods-lr-0.25
+	$(BIN)/python examples/methods_study.py --tune results/methods results/methods-lr-0.01 results/methods-lr-0.002 \
+	  results/methods-lr-0.25 --results results/methods-tuned --into docs/methods.md
+	$(BIN)/python examples/methods_study.py --lr 0.01 --epochs 16 --workers 8 --methods sa ga \
+	  --results results/methods-16-epochs --into docs/methods.md
 	$(BIN)/python examples/methods_study.py --model asu-fashion --methods nag-asgd sa ga dana dana-ga --workers 8 \
 	  --results results/methods-batchnorm --into docs/methods.md
 
