@@ -38,12 +38,12 @@ from straggler.optimizers import OPTIMIZERS, LearningRate
 from straggler.policies import POLICIES
 from straggler.problem import Loss, Problem, Quadratic, Quadratics, Supervised
 from straggler.randomness import rng
-from straggler.record import Record, Recorder, RecordError
+from straggler.record import Record, Recorder, existing
 from straggler.run import Machine, processes, ray_cluster, run, simulator
 from straggler.settings import Text, choice, dataset_of, fewest_and_most, laws_of, model_of
 from straggler.train import Budget
 
-__all__ = ["Experiment", "existing"]
+__all__ = ["Experiment"]
 
 LOSS_GIVEN = "# loss: "  # how the text begins of an experiment with one
 BUDGETS = ("epochs", "updates", "gradients", "seconds")
@@ -327,12 +327,3 @@ class Experiment(BaseModel):
             recorder.discard()
             raise
         return Record(folder)
-
-
-def existing(folder: Path) -> Record | None:
-    """The record of a run that came to its end."""
-    try:
-        record = Record(folder)
-        return record if record.summary["status"] in ("finished", "diverged") else None
-    except (RecordError, KeyError):
-        return None

@@ -23,6 +23,7 @@ __all__ = [
     "Record",
     "RecordError",
     "Recorder",
+    "existing",
     "hold",
     "jsonable",
     "read_table",
@@ -136,6 +137,15 @@ class Record:
         return facts
 
 
+def existing(folder: Path) -> Record | None:
+    """The record of a run that came to its end."""
+    try:
+        record = Record(folder)
+        return record if record.summary["status"] in ("finished", "diverged") else None
+    except (RecordError, KeyError):
+        return None
+
+
 class Recorder:
     """Writes a record while it happens; every file is whole or absent."""
 
@@ -224,7 +234,7 @@ class Recorder:
         return {"curve": self._curve, "parts": self._parts, "events": self._events}
 
     def _go_back(self, state: Mapping[str, Any]) -> None:
-        if Record(self.path).summary.get("status") in ("finished", "diverged"):
+        if existing(self.path) is not None:
             self._lock.release()
             raise RecordError(f"{self.path} was finished by another process meanwhile: look at that")
         self._curve, self._parts, self._events = state["curve"], state["parts"], state["events"]

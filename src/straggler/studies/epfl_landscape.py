@@ -7,9 +7,8 @@ import polars as pl
 
 from straggler.analysis.landscapes import landscape_figure
 from straggler.catalogue import InputError
-from straggler.experiment import existing
 from straggler.landscape import landscape
-from straggler.record import Record, read_table, write_parquet
+from straggler.record import Record, existing, read_table, write_parquet
 from straggler.studies.epfl_numbers import MOMENTA
 from straggler.sweeps.cells import Cell
 

@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from straggler.experiment import Experiment, existing
+from straggler.experiment import Experiment
 from straggler.problem import Problem, one_thread
+from straggler.record import existing
 from straggler.speedup import Repetition
 from straggler.sweeps.cells import Task
 

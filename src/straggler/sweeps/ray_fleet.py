@@ -14,9 +14,9 @@ from typing import Any
 from straggler.catalogue import InputError
 from straggler.data.datasets import DataError
 from straggler.engines.ray_remedies import needing_ray
-from straggler.experiment import Experiment, existing
+from straggler.experiment import Experiment
 from straggler.observe import Progress
-from straggler.record import RecordError
+from straggler.record import RecordError, existing
 from straggler.sweeps.cells import Task
 from straggler.sweeps.fleet import Fleet, Told, attempt
 from straggler.sweeps.parcels import pack, unpack

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from straggler.catalogue import InputError
-from straggler.experiment import Experiment, existing
+from straggler.experiment import Experiment
+from straggler.record import existing
 from straggler.web.facts import command_line
 
 __all__ = ["Starter"]
