@@ -61,7 +61,7 @@ def test_only_the_cells_with_a_text_in_their_labels() -> None:
     assert [cell.labels["row"] for cell in cells][:3] == ["sync", "async 0 ms", "all 30 ms"] and len(
         cells
     ) == 8
-    with pytest.raises(InputError, match="no label has it; there are"):
+    with pytest.raises(InputError, match="none of the 73 labels has it; they are 'II'"):
         EPFL.chosen("default", only=["as coded", "7 workers"])
 
 

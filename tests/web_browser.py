@@ -47,7 +47,7 @@ class Visitor:
 def drawn(page: Page, name: str, within: str = "body") -> Any:
     """A figure, once it is drawn."""
     figure = page.locator(f'{within} [data-figure="{name}"]')
-    figure.scroll_into_view_if_needed()
+    figure.evaluate("shown => shown.scrollIntoView()")  # at once: a live page may draw it anew
     expect(figure.locator(".main-svg, canvas").first).to_be_visible(timeout=PATIENCE)
     return figure
 
