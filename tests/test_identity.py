@@ -101,6 +101,7 @@ def test_modules_are_told_apart_by_attributes_closures_and_globals(monkeypatch: 
     assert id_of(lambda: Scaled(2.0)) != other
 
 
+@pytest.mark.slow
 def test_a_module_typed_in_has_the_same_id_in_every_process_and_another_code_another() -> None:
     script = """
         import torch

@@ -168,6 +168,7 @@ def test_batch_norm_and_a_part_of_the_test_set(tmp_path: Path) -> None:
 # Figures and the command.
 
 
+@pytest.mark.slow
 def test_figures_are_written_whole(seen: Landscape, tmp_path: Path) -> None:
     for name in ("l.png", "l.svg", "l.pdf"):
         assert (

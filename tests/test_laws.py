@@ -191,6 +191,7 @@ def test_times_twice_as_long_change_nothing_but_the_clock() -> None:
     assert [2 * time for time in fast.times] == pytest.approx(slow.times)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "bound"), [(1, 2.0), (2, 1.0), (3, 0.6180), (5, 0.3473), (10, 0.1652)])
 def test_delayed_gradient_descent_is_stable_up_to_its_bound(workers: int, bound: float) -> None:
     """ηλ < 2 sin(π / (2(2τ+1))), τ = N−1."""

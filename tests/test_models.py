@@ -79,6 +79,7 @@ def test_the_large_network_has_no_relu_between_second_convolution_and_pooling():
     assert [layer.p for layer in build("cnn", GREY) if isinstance(layer, nn.Dropout)] == [0.25, 0.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["resnet20", "wrn-16-4"])
 def test_residual_networks_read_grey_images_too(text):
     assert build(text, GREY)(torch.randn(2, *GREY)).shape == (2, 10)

@@ -169,6 +169,7 @@ def test_gamma_rounds_against_quadrature(workers: int, known: float) -> None:
     assert seen.seconds / 10_000 == pytest.approx(known, abs=0.002)
 
 
+@pytest.mark.slow
 def test_the_share_of_slow_batches_is_the_paper_s() -> None:
     """Gap-Aware's figure 3: about 1 % and 27.9 % take over 1.25 means."""
     laws = [parse(law, DELAYS, "law") for law in ("gamma(128, 0.1)", "gamma-machines(128, 0.6, 0.1)")]
@@ -263,6 +264,7 @@ def test_speedup_refuses(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_densities_command(tmp_path: Path) -> None:
     result = invoke("densities", "--out", str(tmp_path / "d.png"))
     assert result.exit_code == 0, result.output

@@ -420,6 +420,7 @@ def test_hundreds_of_runs_are_listed_at_once(tmp_path: Path) -> None:
     assert first < 1.0 and time.thread_time() - started < 0.1
 
 
+@pytest.mark.slow
 def test_a_million_arrivals_make_a_small_page(tmp_path: Path) -> None:
     record = Experiment(**QUADRATIC, workers=5).run(tmp_path, jobs=1)
     count = 1_000_000
