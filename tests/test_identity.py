@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import nn
 
+from straggler.data.fingerprints import fingerprint
 from straggler.experiment import Experiment
 
 DATA = (torch.zeros(20, 3), torch.arange(20) % 2, torch.zeros(4, 3), torch.arange(4) % 2)
@@ -99,6 +100,77 @@ def test_modules_are_told_apart_by_attributes_closures_and_globals(monkeypatch: 
     monkeypatch.setitem(globals(), "STEP", 0.1)
     assert id_of(Scaled) != first
     assert id_of(lambda: Scaled(2.0)) != other
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+
+def by_property(by: float) -> type:
+    class Net(Scaled):
+        @property
+        def factor(self) -> float:
+            return by
+
+    return Net
+
+
+def by_static_method(by: float) -> type:
+    class Net(Scaled):
+        @staticmethod
+        def factor() -> float:
+            return by
+
+    return Net
+
+
+def tied(to: int) -> nn.Module:
+    layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+    layers[0].load_state_dict(layers[1].state_dict())
+    layers[2].weight = layers[to].weight
+    return layers
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (by_property(1.0), by_property(2.0)),
+        (by_static_method(1.0), by_static_method(2.0)),
+        (Slotted(1.0), Slotted(2.0)),
+        (partial(scaled, 1.0), partial(scaled, 2.0)),
+        (Scaled(1.0).forward, Scaled(2.0).forward),
+        (slice(1), slice(2)),
+        ({"a": {1, 2}}, {"a": {1, 3}}),
+        (torch.float32, torch.float64),
+        (np.array([1, None]), np.array([2, None])),
+        (np.zeros(2, np.int64), np.zeros(2)),
+        (lambda: STEP, lambda: Scaled),
+    ],
+)
+def test_things_are_told_apart(one: Any, other: Any) -> None:
+    assert fingerprint(one) == fingerprint(one) != fingerprint(other)
+
+
+def test_tied_weights_are_not_equal_weights() -> None:
+    torch.manual_seed(0)
+    first = fingerprint(tied(to=0))
+    torch.manual_seed(0)
+    assert fingerprint(tied(to=1)) != first
+
+
+def test_a_function_that_makes_a_network_is_asked_once() -> None:
+    calls = []
+
+    def make() -> nn.Module:
+        calls.append(1)
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+    experiment = Experiment(dataset="digits", model=make)
+    assert experiment.id == experiment.id and str(experiment.model) in experiment.to_toml()
+    assert calls == [1]
 
 
 @pytest.mark.slow

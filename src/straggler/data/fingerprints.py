@@ -1,12 +1,11 @@
 """What tells two things that a user brings apart: their code, their values, and what their code refers to."""
 
-import functools
 import hashlib
 import inspect
 import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,8 @@ from torch import Tensor
 __all__ = ["fingerprint"]
 
 INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
+# Of a class: where it stands, and what Python adds to it.
+NOT_ITS_OWN = {"__module__", "__dict__", "__weakref__", "__doc__", "__firstlineno__", "__static_attributes__"}
 
 
 def fingerprint(*things: Any) -> str:
@@ -25,35 +26,41 @@ def fingerprint(*things: Any) -> str:
     return found.hexdigest()[:12]
 
 
-def substance(thing: Any, seen: dict[int, Any]) -> Iterator[bytes]:
-    """All that a thing is made of, in order; what was met before, as in a circle, is only named."""
+def substance(thing: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
+    """All that a thing is made of, in order; what was met before (tied weights, a circle) is its number."""
     yield type(thing).__qualname__.encode()
-    if isinstance(thing, str | bytes | int | float | complex | type(None) | type(Ellipsis)):
+    if isinstance(thing, bytes):
+        yield thing
+    elif isinstance(thing, str | int | float | complex | type(None) | type(Ellipsis)):
         yield repr(thing).encode()
-    elif isinstance(thing, Tensor | np.ndarray):
-        array = thing.detach().cpu().numpy() if isinstance(thing, Tensor) else thing
-        yield f"{array.dtype} {array.shape}".encode()
-        yield array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
     elif isinstance(thing, ModuleType):
         yield thing.__name__.encode()
-    elif id(thing) not in seen:
-        seen[id(thing)] = thing  # kept, so that its number is nobody else's
+    elif isinstance(thing, tuple | CodeType):  # constants, which Python may share or not
+        for part in parts(thing):
+            yield from substance(part, seen)
+    elif id(thing) in seen:
+        yield str(seen[id(thing)][0]).encode()
+    else:
+        seen[id(thing)] = (len(seen), thing)  # kept, so that its id is nobody else's
         for part in parts(thing):
             yield from substance(part, seen)
 
 
 def parts(thing: Any) -> Iterator[Any]:
-    """What a thing consists of: items, attributes, code."""
-    if isinstance(thing, Mapping):
+    """What a thing consists of: items, code, values; of anything else, what pickle would take."""
+    if isinstance(thing, Tensor | np.ndarray):
+        array = thing.detach().cpu().numpy() if isinstance(thing, Tensor) else thing
+        yield from (
+            str(array.dtype),
+            array.shape,
+            array.tolist() if array.dtype == object else array.tobytes(),
+        )
+    elif isinstance(thing, Mapping):
         yield from (part for item in thing.items() for part in item)
     elif isinstance(thing, set | frozenset):
         yield from sorted(thing, key=repr)
-    elif isinstance(thing, list | tuple | slice):
-        yield from thing if not isinstance(thing, slice) else (thing.start, thing.stop, thing.step)
-    elif isinstance(thing, functools.partial):
-        yield from (thing.func, thing.args, thing.keywords)
-    elif isinstance(thing, MethodType):
-        yield from (thing.__func__, thing.__self__)
+    elif isinstance(thing, list | tuple):
+        yield from thing
     elif isinstance(thing, CodeType):
         yield from (thing.co_code, thing.co_names, *thing.co_consts)
     elif isinstance(thing, FunctionType | type) and installed(thing):
@@ -64,9 +71,21 @@ def parts(thing: Any) -> Iterator[Any]:
     elif isinstance(thing, type):
         yield from (thing.__qualname__, thing.__mro__[1:])
         yield {key: value for key, value in vars(thing).items() if key not in NOT_ITS_OWN}
+    elif isinstance(thing, property):
+        yield from (thing.fget, thing.fset, thing.fdel)
+    elif isinstance(thing, staticmethod | classmethod):
+        yield thing.__func__
     else:
-        yield type(thing)
-        yield getattr(thing, "__dict__", {}) or named(thing)
+        yield from taken_by_pickle(thing)
+
+
+def taken_by_pickle(thing: Any) -> Iterator[Any]:
+    try:
+        taken = thing.__reduce_ex__(2)
+    except TypeError:  # a kernel of torch, a generator: what it is called
+        taken = getattr(thing, "__name__", type(thing).__qualname__)
+    for part in (taken,) if isinstance(taken, str) else taken:
+        yield list(part) if isinstance(part, Iterator) else part
 
 
 def surroundings(function: FunctionType) -> Iterator[Mapping[str, Any]]:
@@ -83,10 +102,6 @@ def names_in(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*within)
 
 
-# Of a class: where it stands, and what Python adds to it.
-NOT_ITS_OWN = {"__module__", "__dict__", "__weakref__", "__doc__", "__firstlineno__", "__static_attributes__"}
-
-
 def installed(thing: Any) -> bool:
     """Whether it comes with Python or a package: its version is in the record, its code does not change."""
     try:
@@ -94,9 +109,3 @@ def installed(thing: Any) -> bool:
     except (TypeError, OSError):
         return thing.__module__ != "__main__" and not isinstance(thing, FunctionType)
     return any(Path(file).absolute().is_relative_to(folder) for folder in INSTALLED)
-
-
-def named(thing: Any) -> str:
-    """Something without attributes (a dtype, a property, a kernel of torch): what it is called."""
-    text = repr(thing)
-    return text if " at 0x" not in text else str(getattr(thing, "__name__", type(thing).__qualname__))

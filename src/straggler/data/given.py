@@ -59,23 +59,25 @@ class GivenModel:
 
     def __init__(self, source: nn.Module | Callable[[], nn.Module]) -> None:
         self.source = source
-        try:
-            self._made()
-        except Exception as error:
-            raise ValueError(f"the function that makes it fails: {type(error).__name__}: {error}") from error
+        # A module may be trained before it is given to a run; what a function makes is always the same.
+        self._text = "" if isinstance(source, nn.Module) else self._named(made(source))
 
     def __str__(self) -> str:
         """Its name and a fingerprint of its code, its structure and its first weights."""
-        module = self._made()
+        return self._named(self.source) if isinstance(self.source, nn.Module) else self._text
+
+    def _named(self, module: nn.Module) -> str:
         name = getattr(self.source, "__qualname__", type(module).__name__)
         return f"{name}{self.mark}{fingerprint(module)}]"
 
-    def _made(self) -> nn.Module:
-        if isinstance(self.source, nn.Module):
-            return self.source
+
+def made(source: Callable[[], nn.Module]) -> nn.Module:
+    try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return self.source()
+            return source()
+    except Exception as error:
+        raise ValueError(f"the function that makes it fails: {type(error).__name__}: {error}") from error
 
 
 def as_array(part: Any) -> NDArray[Any]:

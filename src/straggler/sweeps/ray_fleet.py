@@ -149,11 +149,10 @@ def tidy_up() -> None:
 def alive(process: int) -> bool:
     """Whether a process of this number is running, whoever's it is."""
     try:
-        os.kill(process, 0)
+        with suppress(PermissionError):
+            os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
     return True
 
 
