@@ -18,12 +18,9 @@ from straggler.web.facts import Facts
 from straggler.web.report import html
 from straggler.web.study import Study
 from web_browser import PATIENCE, Visitor, drawn, headless, low_contrast, unnamed
-from web_server import Site, chromium, site
+from web_server import Site, site
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium() is None, reason="no Chromium here: `make browser` says how to get one"),
-]
+pytestmark = pytest.mark.slow
 TINY: dict[str, Any] = {
     "dataset": "digits",
     "model": "linear",

@@ -20,9 +20,8 @@ from straggler.sweeps.tally import Tally
 from straggler.web import going
 from straggler.web.shelf import Shelf
 from web_browser import PATIENCE, Visitor, drawn, headless, low_contrast, unnamed
-from web_server import chromium, site
+from web_server import site
 
-in_a_browser = pytest.mark.skipif(chromium() is None, reason="no Chromium here: `make browser` says how")
 STRAGGLER = [sys.executable, "-m", "straggler"]
 TINY = {"dataset": "digits", "model": "linear", "epochs": 0.5}
 
@@ -110,7 +109,6 @@ def part(page: Page) -> int:
     return int(page.locator("[data-study] > .progress").get_attribute("aria-valuenow") or 0)
 
 
-@in_a_browser
 @pytest.mark.slow
 def test_a_running_sweep_is_followed_and_a_killed_one_is_lost(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,7 +159,6 @@ def test_a_running_sweep_is_followed_and_a_killed_one_is_lost(
             process.wait()
 
 
-@in_a_browser
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_rehearsed_study_and_a_run_are_reported_from_disk_without_a_network(

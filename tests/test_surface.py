@@ -18,7 +18,6 @@ from straggler.web.report import html
 from straggler.web.study import Study
 from straggler.web.trajectory import trajectory
 from web_browser import PATIENCE, Visitor, drawn, headless
-from web_server import chromium
 
 RESULTS = Path(__file__).parents[1] / "results"
 TINY: dict[str, Any] = {"dataset": "digits", "model": "linear", "workers": 3, "updates": 30, "snapshots": 6}
@@ -88,16 +87,12 @@ def test_a_bad_grid_leaves_the_paths(pair: list[Path], damage: str) -> None:
     assert bool(trouble) == (damage != "unfinished")
 
 
-needs_browser = pytest.mark.skipif(chromium() is None, reason="no Chromium here: see `make browser`")
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with headless() as found:
         yield found
 
 
-@needs_browser
 @pytest.mark.slow
 def test_a_surface_is_drawn_from_disk(browser: Browser, pair: list[Path], tmp_path: Path) -> None:
     survey(*pair)
@@ -110,7 +105,6 @@ def test_a_surface_is_drawn_from_disk(browser: Browser, pair: list[Path], tmp_pa
         assert len(set(figure.locator("canvas").first.screenshot())) > 10  # not one colour
 
 
-@needs_browser
 @pytest.mark.slow
 def test_a_study_is_shown_beside_its_source(browser: Browser, tmp_path: Path) -> None:
     folder = shutil.copytree(RESULTS / "epfl", tmp_path / "epfl")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 from starlette.applications import Starlette
 
@@ -86,6 +87,8 @@ def site(runs: Path, results: Path, token: str | None = None, host: str = "127.0
         assert not thread.is_alive()
 
 
-def chromium() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return next((path for name in names if (path := shutil.which(name))), None)
+def chromium() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    pytest.fail("no Chromium here: `make browser` installs it, or says how to get one")

@@ -296,10 +296,9 @@ class Experiment(BaseModel):
     ) -> Record:
         """Train, or go on where it was interrupted, unless it is done; what happened is in `out`/id."""
         folder, every = Path(out) / self.id, Every.parse(checkpoint_every)
-        if address is not None and self.engine != "ray":
-            raise InputError(
-                f"address={address!r}: the {self.engine} engine joins no cluster; use engine=ray"
-            )
+        for key, value in {"address": address, "worker_resources": worker_resources}.items():
+            if value and self.engine != "ray":
+                raise InputError(f"{key}={value!r}: {self.engine} is no cluster; use the ray engine")
         if not force and (finished := existing(folder)) is not None:
             report(f"{folder} exists already; --force runs it again")
             return finished
