@@ -6,6 +6,7 @@ from torch import nn
 
 from straggler.catalogue import parse
 from straggler.data.models import MODELS
+from straggler.data.pooling import MaxPool
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 SIZES = [
@@ -75,7 +76,7 @@ def test_lenet_shrinks_images_as_lenet_does():
 
 def test_the_large_network_has_no_relu_between_second_convolution_and_pooling():
     kinds = [type(layer) for layer in build("cnn", GREY)]
-    assert kinds[:5] == [nn.Conv2d, nn.ReLU, nn.Conv2d, nn.MaxPool2d, nn.Dropout]
+    assert kinds[:5] == [nn.Conv2d, nn.ReLU, nn.Conv2d, MaxPool, nn.Dropout]
     assert [layer.p for layer in build("cnn", GREY) if isinstance(layer, nn.Dropout)] == [0.25, 0.5]
 
 

@@ -1,6 +1,8 @@
 """Straggler: what happens to SGD when workers are not equally fast."""
 
 import os
+import sys
+from ctypes import CDLL
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,12 @@ __all__ = [
 
 # Every step has a model in new memory: in huge pages a large one is there three times as fast.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+# glibc gives freed memory back to the system and asks for it anew: up to a third of LeNet-5's gradient. It is
+# told to keep up to 1 GiB (M_TRIM_THRESHOLD), in pieces of up to 32 MiB (M_MMAP_THRESHOLD, its limit).
+if sys.platform == "linux" and (mallopt := getattr(CDLL(None), "mallopt", None)):
+    mallopt(-1, 1 << 30)
+    mallopt(-3, 32 << 20)
 
 _HOMES = {"Experiment": "experiment", "Record": "record", "InputError": "catalogue"}
 
