@@ -133,6 +133,15 @@ def test_a_number_between_two(workers: Any) -> None:
     assert experiment.id != Experiment(**DIGITS, workers=4).id
 
 
+@pytest.mark.parametrize(("workers", "said"), [((2, 4), True), ((4, 4), False), (4, False)])
+def test_in_virtual_time_nobody_comes_or_goes_and_it_says_so(
+    workers: Any, said: bool, tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    Experiment(**DIGITS, workers=workers, updates=4).run(tmp_path, jobs=1, report=lines.append)
+    assert any("all 4 workers are there" in line for line in lines) == said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method",

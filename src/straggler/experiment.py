@@ -312,6 +312,8 @@ class Experiment(BaseModel):
         if resumed is not None:
             report(f"goes on from a checkpoint after {resumed['server']['k']:,} updates; --force starts anew")
             started -= resumed["elapsed"]
+        if self.engine == "simulator" and self.min_workers not in (None, self.workers):
+            report(f"in virtual time all {self.workers} workers are there from the start to the end")
         beside = self.engine != "simulator" and self.eval_every > 0
         cores = (jobs or os.cpu_count() or 1) if self.engine == "simulator" else 1
         machine = Machine(cores, every, worker_timeout, report, address, worker_resources or {})
