@@ -76,6 +76,8 @@ def carry_out(experiment: Experiment, folder: Path, as_json: bool, **how: Any) -
             record = experiment.run(folder, progress=bar.update, report=bar.say, **how)
     except KeyboardInterrupt:
         kept = folder / experiment.id
+        if not kept.exists():
+            complain("interrupted before anything happened", code=130)
         complain(f"interrupted; what happened so far is in {kept}; straggler resume {kept} goes on", code=130)
     if as_json:
         print(json.dumps(record.summary | {"record": str(record.path)}))  # it may have moved since

@@ -16,6 +16,7 @@ from typing import Any
 import ray
 import torch
 from ray._private import ray_constants
+from ray._private import utils as ray_utils
 from ray._private import worker as ray_worker
 from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
@@ -218,7 +219,7 @@ def join(address: str | None, workers: int, resources: Mapping[str, float]) -> b
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray_worker.print_to_stdstream = lambda *said, **how: None  # a death is reported by the run, once
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    with on_loopback(address is None), as_before(signal.SIGTERM):
+    with on_loopback(address is None), interrupts_later():
         if address is None:
             cpus = max(1, math.ceil(workers * resources["CPU"]))
             ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)
@@ -242,12 +243,23 @@ def on_loopback(wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def as_before(number: signal.Signals) -> Iterator[None]:
-    """Keep the handler of a signal, whatever Ray makes of it."""
-    handler = signal.getsignal(number)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(number, handler)
+def interrupts_later() -> Iterator[None]:
+    """A signal that comes meanwhile interrupts at the end: what it raises while Ray forks would be lost."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    numbers, rays = (signal.SIGINT, signal.SIGTERM), ray_utils.set_sigterm_handler
+    before = [signal.signal(number, lambda number, frame: came.append(number)) for number in numbers]
+    ray_utils.set_sigterm_handler = lambda handler: None  # Ray's own exits with the signal's number
+    try:
+        yield
+    finally:
+        ray_utils.set_sigterm_handler = rays
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def places(resources: Mapping[str, float], most: int) -> int:
