@@ -4,20 +4,21 @@ import json
 import math
 import pickle
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 from straggler.analysis import statistics
 from straggler.analysis.claims import Claim, judge
-from straggler.analysis.intervals import Interval, interval
+from straggler.analysis.intervals import Interval, Spread, interval
 from straggler.analysis.study_tables import Layout, as_csv, as_latex, as_markdown, entries, time_rows
 from straggler.catalogue import InputError
 from straggler.cli.study import study
 from straggler.experiment import Experiment
 from straggler.speedup import Repetition
 from straggler.studies import ASU, EPFL, GAP_AWARE, STUDIES, Study
-from straggler.studies.draw import draw, judged, source_summaries
+from straggler.studies.draw import account, draw, judged, source_summaries
 from straggler.studies.gap_aware_claims import beyond
 from straggler.studies.study import Scale
 from straggler.sweeps.cells import Cell, tasks
@@ -182,9 +183,9 @@ def rows(values: dict[int, dict[str, float]], **more: object) -> pl.DataFrame:
     )
 
 
-def claim(**bounds: float) -> Claim:
+def claim(**bounds: Any) -> Claim:
     gain = statistics.difference(statistics.at(table="T", row="a"), statistics.at(table="T", row="b"))
-    return Claim("k", "a beats b", "here", "a minus b", gain, **bounds)  # type: ignore[arg-type]
+    return Claim("k", "a beats b", "here", "a minus b", gain, **bounds)
 
 
 NOTHING = pl.DataFrame()
@@ -206,8 +207,29 @@ def test_verdicts_follow_from_the_interval(gains: tuple[float, ...], verdict: st
 
 def test_one_seed_with_a_known_spread_can_tell() -> None:
     measured = rows({0: {"a": 55.0, "b": 50.0}})
-    assert judge(claim(least=0.0, spread=1.0), measured, NOTHING).verdict == "replicated"
-    assert judge(claim(least=0.0, spread=4.0), measured, NOTHING).verdict == "inconclusive"
+    for spread, verdict in (
+        (Spread(1.0, 3), "replicated"),
+        (Spread(4.0, 3), "inconclusive"),
+        (Spread(2.0, 1000), "replicated"),
+        (Spread(2.0, 2), "inconclusive"),  # known from too little
+    ):
+        assert judge(claim(least=0.0, spread=spread), measured, NOTHING).verdict == verdict
+
+
+def test_a_percentage_that_was_counted_stays_within_0_and_100() -> None:
+    """Nine of nine in each of three seeds: Wilson's interval of 27 of 27 begins at 87.5."""
+    measured = rows({seed: {"a": 100.0, "b": 0.0} for seed in range(3)})
+    found = judge(claim(least=80.0, counted=9), measured, NOTHING)
+    assert found.verdict == "replicated" and found.effect is not None
+    assert (found.effect.low, found.effect.high) == (pytest.approx(87.54, abs=0.01), pytest.approx(100))
+    assert judge(claim(least=90.0, counted=9), measured, NOTHING).verdict == "inconclusive"
+
+
+def test_what_is_computed_has_no_seeds() -> None:
+    computed = Claim("k", "pi", "here", "pi", statistics.known(3.14), least=3, exact=True)
+    found = judge(computed, NOTHING, NOTHING)
+    assert found.verdict == "replicated" and found.effect is not None and found.effect.seeds == 0
+    assert "(computed, not run)" in account([found])
 
 
 def test_differences_are_taken_within_a_seed() -> None:

@@ -2,17 +2,20 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import polars as pl
 
-from straggler.analysis.intervals import Interval, interval
+from straggler.analysis.intervals import Interval, Spread, interval, share_interval
 
-__all__ = ["Claim", "Evidence", "Judged", "Statistic", "Verdict", "judge"]
+__all__ = ["COMPUTED", "Claim", "Evidence", "Judged", "Statistic", "Verdict", "judge"]
 
-Verdict = Literal["replicated", "not replicated", "inconclusive", "not measured", "rehearsed"]
+Verdict = Literal[
+    "replicated", "not replicated", "inconclusive", "by construction", "not measured", "rehearsed"
+]
 Statistic = Callable[[pl.DataFrame], Mapping[int, float]]  # of the summaries: a number per seed
+COMPUTED = -1  # in place of a seed: the number needs no run
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class Evidence:
 
     text: str
     statistic: Statistic
+    counted: int | None = None  # as in Claim
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,10 @@ class Claim:
     most: float = math.inf
     said: float | None = None  # by the source; if not, the statistic of the source's own numbers
     unit: str = "points"
-    spread: float | None = None  # standard deviation of one seed's statistic, from the source's own repeats
-    exact: bool = False  # computed, not drawn: no interval is needed
+    spread: Spread | None = None  # of one seed's statistic, from the source's own repeats
+    counted: int | None = None  # it is a percentage of so many in each seed: Wilson's interval
+    exact: bool = False  # about these very runs, or computed: no interval is needed
+    constructed: bool = False  # decided by how the study is made, not by what it finds: not judged
     causes: tuple[Evidence, ...] = ()
     comment: str = ""  # what to make of it
 
@@ -55,10 +61,12 @@ class Judged:
 
 def judge(claim: Claim, summaries: pl.DataFrame, source: pl.DataFrame) -> Judged:
     """Replicated if the whole interval is where the source says, not replicated if none of it is."""
-    effect = measure(claim.statistic, summaries, claim.spread, claim.exact)
+    effect = measure(claim.statistic, summaries, claim.spread, claim.exact, claim.counted)
     theirs = measure(claim.statistic, source)
     said = theirs.mean if claim.said is None and theirs is not None else claim.said
-    found = [(cause.text, measure(cause.statistic, summaries)) for cause in claim.causes]
+    found = [
+        (cause.text, measure(cause.statistic, summaries, counted=cause.counted)) for cause in claim.causes
+    ]
     causes = tuple((text, value) for text, value in found if value is not None)
     return Judged(claim, verdict_on(claim, effect), effect, said, causes)
 
@@ -66,14 +74,26 @@ def judge(claim: Claim, summaries: pl.DataFrame, source: pl.DataFrame) -> Judged
 def verdict_on(claim: Claim, effect: Interval | None) -> Verdict:
     if effect is None:
         return "not measured"
+    if claim.constructed:
+        return "by construction"
     if claim.least <= effect.low and effect.high <= claim.most:
         return "replicated"
     return "not replicated" if effect.high < claim.least or effect.low > claim.most else "inconclusive"
 
 
 def measure(
-    statistic: Statistic, summaries: pl.DataFrame, spread: float | None = None, exact: bool = False
+    statistic: Statistic,
+    summaries: pl.DataFrame,
+    spread: Spread | None = None,
+    exact: bool = False,
+    counted: int | None = None,
 ) -> Interval | None:
     """The statistic over the seeds that have all it needs; none if no seed has."""
-    values = [value for value in statistic(summaries).values() if math.isfinite(value)]
-    return interval(values, spread, exact) if values else None
+    found = {seed: value for seed, value in statistic(summaries).items() if math.isfinite(value)}
+    if not found:
+        return None
+    effect = interval(list(found.values()), spread, exact)
+    if counted is not None:
+        low, high = share_interval(effect.mean, counted * len(found))
+        effect = replace(effect, low=low, high=high)
+    return replace(effect, seeds=0) if COMPUTED in found else effect

@@ -9,7 +9,7 @@ from scipy.special import ndtri, stdtrit
 
 from straggler.analysis.tables import number
 
-__all__ = ["Interval", "interval", "plus_minus", "share_interval"]
+__all__ = ["Interval", "Spread", "interval", "plus_minus", "share_interval"]
 
 QUANTILE = 0.975  # 2.5 % on either side
 NORMAL = float(ndtri(QUANTILE))  # standard deviations on either side
@@ -40,7 +40,15 @@ class Interval:
         return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-def interval(values: ArrayLike, spread: float | None = None, exact: bool = False) -> Interval:
+@dataclass(frozen=True)
+class Spread:
+    """How much one seed's number varies, known from elsewhere: a standard deviation, and how well known."""
+
+    deviation: float
+    degrees: float  # of freedom
+
+
+def interval(values: ArrayLike, spread: Spread | None = None, exact: bool = False) -> Interval:
     """Student's t over seeds; with one seed, the spread that is known from elsewhere, or nothing is known."""
     found = np.asarray(values, dtype=float)
     mean, count = float(found.mean()) if found.size else math.nan, found.size
@@ -49,7 +57,7 @@ def interval(values: ArrayLike, spread: float | None = None, exact: bool = False
     elif count > 1:
         half = float(stdtrit(count - 1, QUANTILE) * found.std(ddof=1) / math.sqrt(count))
     else:
-        half = math.inf if spread is None else NORMAL * spread
+        half = math.inf if spread is None else float(stdtrit(spread.degrees, QUANTILE)) * spread.deviation
     return Interval(mean, mean - half, mean + half, count)
 
 

@@ -5,18 +5,22 @@ counts only if all `of` cells are there: a mean over fewer would be of something
 """
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 
 import polars as pl
 
-from straggler.analysis.claims import Statistic
+from straggler.analysis.claims import COMPUTED, Statistic
 
 __all__ = [
+    "across",
     "at",
     "both",
     "difference",
     "known",
     "mean",
+    "mean_of",
     "nc_share",
     "ratio",
     "select",
@@ -83,6 +87,17 @@ def both(this: Statistic, that: Statistic, combine: Callable[[float, float], flo
     return numbers
 
 
+def across(combine: Callable[[float, float], float], *statistics: Statistic) -> Statistic:
+    """Several combined, two at a time (max, min, add), within each seed that has them all."""
+    return reduce(lambda this, that: both(this, that, combine), statistics)
+
+
+def mean_of(*statistics: Statistic) -> Statistic:
+    """The mean of several within each seed that has them all."""
+    total = across(operator.add, *statistics)
+    return lambda summaries: {seed: value / len(statistics) for seed, value in total(summaries).items()}
+
+
 def difference(this: Statistic, that: Statistic) -> Statistic:
     return both(this, that, lambda a, b: a - b)
 
@@ -109,4 +124,4 @@ def shares_won(contests: Sequence[tuple[Statistic, Sequence[Statistic]]]) -> Sta
 
 def known(value: float) -> Statistic:
     """A number that needs no run."""
-    return lambda summaries: {0: value}
+    return lambda summaries: {COMPUTED: value}

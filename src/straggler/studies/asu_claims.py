@@ -1,12 +1,21 @@
 """What the ASU report concludes. Its numbers are means of ten runs on 1,152 test images, without seeds."""
 
-from straggler.analysis.claims import Claim, Evidence, Statistic
-from straggler.analysis.statistics import at, both, difference, shares_won
+from straggler.analysis.claims import Claim, Evidence
+from straggler.analysis.statistics import difference, shares_won
+from straggler.studies.asu_observations import OBSERVATIONS
+from straggler.studies.asu_statistics import (
+    ASYNC,
+    CODED,
+    SYNC,
+    WRITTEN,
+    average_gain,
+    gain,
+    seconds_saved,
+    value,
+)
 
 __all__ = ["CLAIMS"]
 
-CODED, WRITTEN = "as coded", "as written"
-SYNC, ASYNC = "baseline sync", "baseline async"
 HYBRIDS = {  # the report's best changes to the asynchronous baselines
     "4": ("8", "tolerance = 10, workers = 6, batch_size = 64"),
     "5": ("10", "lr = 0.05, k = 2, batch_size = 64"),
@@ -14,26 +23,7 @@ HYBRIDS = {  # the report's best changes to the asynchronous baselines
 }
 
 
-def value(table: str, row: str, protocol: str = CODED, fact: str = "value") -> Statistic:
-    return at(fact, table=table, protocol=protocol, row=row)
-
-
-def gain(
-    table: str, row: str, baseline: tuple[str, str], protocol: str = CODED, fact: str = "value"
-) -> Statistic:
-    """A changed run minus a baseline."""
-    return difference(value(table, row, protocol, fact), value(*baseline, protocol, fact))
-
-
-def average_gain(protocol: str) -> Statistic:
-    """Synchronous minus asynchronous, mean of MNIST and CIFAR-10."""
-    mnist, cifar = (
-        difference(value(table, SYNC, protocol), value(table, ASYNC, protocol)) for table in ("4", "5")
-    )
-    return both(mnist, cifar, lambda a, b: (a + b) / 2)
-
-
-CLAIMS = (
+CONCLUSIONS = (
     Claim(
         "sync-more-accurate",
         "Synchronous training is more accurate than asynchronous.",
@@ -50,10 +40,17 @@ CLAIMS = (
         "async-faster",
         "Asynchronous training is faster than synchronous.",
         "Tables 4 and 5",
-        "virtual seconds synchronous minus asynchronous, CIFAR-10, as coded",
-        difference(value("5", SYNC, fact="seconds"), value("5", ASYNC, fact="seconds")),
+        "time that baseline asynchronous saves of baseline synchronous, MNIST and CIFAR-10, real time, five "
+        "processes on the machine at hand",
+        seconds_saved("processes", "MNIST", "CIFAR-10"),
         least=0,
-        unit="s",
+        unit="%",
+        causes=(
+            Evidence("the same on Ray", seconds_saved("ray", "MNIST", "CIFAR-10")),
+            Evidence("Fashion-MNIST, five processes", seconds_saved("processes", "Fashion-MNIST")),
+        ),
+        comment="On Fashion-MNIST the report's own Table 6 has it the other way round (283 s against 202 s). "
+        "In virtual time, where nobody shares a core, asynchronous is faster by construction.",
     ),
     Claim(
         "k2-better-cifar",
@@ -75,16 +72,8 @@ CLAIMS = (
         difference(value("5", ASYNC, fact="seconds"), value("10", "k = 2", fact="seconds")),
         least=0,
         unit="s",
-        comment="Waiting for a second gradient is not faster where computing is what takes time.",
-    ),
-    Claim(
-        "tolerance-helps-mnist",
-        "staleness_tolerance = 10 improves asynchronous MNIST.",
-        "Table 8",
-        "accuracy with tolerance 10 minus baseline asynchronous, as coded",
-        gain("8", "tolerance = 10", ("4", ASYNC)),
-        least=0.2,
-        comment="Among equally fast workers nobody gets ten ahead: the rule never acts.",
+        constructed=True,
+        comment="Waiting for a second gradient is never faster where every worker has a machine of its own.",
     ),
     Claim(
         "six-workers-beat-sync-mnist",
@@ -100,22 +89,6 @@ CLAIMS = (
             ),
         ),
         comment="Each worker does 500 iterations, so six workers also do a fifth more work.",
-    ),
-    Claim(
-        "pull-2-harms-mnist",
-        "pull_weights_interval_rule = 2 harms synchronous MNIST.",
-        "Table 7",
-        "accuracy with interval 2 minus baseline synchronous, as coded",
-        gain("7", "pull = 2", ("4", SYNC)),
-        most=0,
-    ),
-    Claim(
-        "pull-2-harms-cifar",
-        "pull_weights_interval_rule = 2 harms synchronous CIFAR-10.",
-        "Table 9",
-        "accuracy with interval 2 minus baseline synchronous, as coded",
-        gain("9", "pull = 2", ("5", SYNC)),
-        most=0,
     ),
     Claim(
         "batch-64-costs-little-mnist",
@@ -144,24 +117,6 @@ CLAIMS = (
         ),
     ),
     Claim(
-        "higher-rate-helps-cifar",
-        "A learning rate of .05 makes asynchronous CIFAR-10 more accurate and faster.",
-        "Table 10",
-        "accuracy with learning rate .05 minus baseline asynchronous, as coded",
-        gain("10", "lr = 0.05", ("5", ASYNC)),
-        least=0,
-        comment="It cannot be faster: the same gradients are computed.",
-    ),
-    Claim(
-        "four-workers-cost-cifar",
-        "With four workers synchronous CIFAR-10 is less accurate than baseline asynchronous, but faster.",
-        "Table 9",
-        "accuracy with four workers minus baseline asynchronous, as coded",
-        gain("9", "workers = 4, k = 4", ("5", ASYNC)),
-        most=0,
-        comment="Four workers do a fifth less work, and four summed gradients are a shorter step.",
-    ),
-    Claim(
         "best-sync-cifar",
         "The best synchronous change on CIFAR-10 (batch 64, rate .05) is as accurate as the baseline.",
         "Tables 9 and 13",
@@ -175,13 +130,14 @@ CLAIMS = (
     ),
     Claim(
         "hybrids-beat-async",
-        "On every data set the best improvement of the asynchronous baseline is a hybrid.",
+        "On every data set a hybrid improves the asynchronous baseline.",
         "Table 13; Conclusion",
         "share of the three data sets in which the report's hybrid is at least the asynchronous baseline, "
         "as coded",
         shares_won([(value(*hybrid), [value(table, ASYNC)]) for table, hybrid in HYBRIDS.items()]),
         least=95,
         unit="%",
+        counted=3,
         causes=(
             Evidence("CIFAR-10: the hybrid minus the baseline", gain(*HYBRIDS["5"], ("5", ASYNC))),
             Evidence("CIFAR-10: what k = 2 alone gains", gain("10", "k = 2", ("5", ASYNC))),
@@ -192,35 +148,6 @@ CLAIMS = (
             ),
         ),
         comment="Each hybrid also changes the learning rate, the batch or the number of workers.",
-    ),
-    Claim(
-        "fashion-lower-rate",
-        "A learning rate of .01 greatly improves asynchronous Fashion-MNIST.",
-        "Table 12",
-        "accuracy with rate .01 minus baseline asynchronous, statistics that nobody updated, as coded",
-        gain("12", "lr = 0.01", ("6", ASYNC)),
-        least=10,
-        causes=(
-            Evidence(
-                "the same weights with the statistics that the workers had",
-                gain("12", "lr = 0.01", ("6", ASYNC), fact="test_accuracy"),
-            ),
-        ),
-        comment="Weights that moved less fit the initial statistics better.",
-    ),
-    Claim(
-        "fashion-pull-3",
-        "pull_weights_interval_rule = 3 improves synchronous Fashion-MNIST.",
-        "Tables 11 and 13",
-        "accuracy with interval 3 minus baseline synchronous, statistics that nobody updated, as coded",
-        gain("11", "pull = 3", ("6", SYNC)),
-        least=0,
-        causes=(
-            Evidence(
-                "the same weights with the statistics that the workers had",
-                gain("11", "pull = 3", ("6", SYNC), fact="test_accuracy"),
-            ),
-        ),
     ),
     Claim(
         "hybrid-beats-sync-mnist",
@@ -238,7 +165,7 @@ CLAIMS = (
     ),
     Claim(
         "fashion-is-hard",
-        "The Fashion-MNIST network reaches only about 30 %; Ray suffers from complex models.",
+        "The Fashion-MNIST network reaches only about 30 %.",
         "Table 6; Conclusion",
         "accuracy of baseline synchronous with BatchNorm statistics that nobody updated, as coded",
         value("6", SYNC),
@@ -256,6 +183,9 @@ CLAIMS = (
                 value("6", ASYNC, fact="test_accuracy"),
             ),
         ),
-        comment="Neither Ray nor the model: the server evaluated with untrained buffers.",
+        comment="The server evaluated with untrained buffers. The report suspects Ray, which is not in these "
+        "runs at all.",
     ),
 )
+
+CLAIMS = (*CONCLUSIONS, *OBSERVATIONS)

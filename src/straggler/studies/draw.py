@@ -25,7 +25,7 @@ from straggler.catalogue import InputError
 from straggler.record import write_text
 from straggler.studies.figures import caption_of
 from straggler.studies.study import Scale, Study
-from straggler.sweeps.cells import Cell
+from straggler.sweeps.cells import Cell, SpeedCell
 from straggler.sweeps.summaries import known
 
 __all__ = ["Drawn", "account", "claim_rows", "draw", "holds_results", "judged", "layouts", "source_summaries"]
@@ -36,6 +36,9 @@ REHEARSAL = (
     "claim is judged: *rehearsed* only means that its statistic could be computed."
 )
 
+BUSY = (
+    "As it was when they ran, two at a time and often beside other work: an upper bound, not a measurement."
+)
 LABELS = ("table", "protocol", "row", "column")
 TIMES = {"seconds": "Training time", "host_seconds": "Time on the machine"}
 
@@ -111,7 +114,7 @@ def claim_rows(found: Iterable[Judged]) -> tuple[list[str], list[list[str]]]:
         unit = "" if one.claim.unit == "points" else f" {one.claim.unit}"
         ours = "–" if one.effect is None else f"{one.effect}{unit}"
         theirs = "–" if one.said is None else f"{one.said:.2f}{unit}"
-        seeds = "–" if one.effect is None else str(one.effect.seeds)
+        seeds = "–" if one.effect is None else str(one.effect.seeds or "–")
         rows.append([one.claim.statement, one.verdict, ours, theirs, seeds, one.claim.measured])
     return columns, rows
 
@@ -128,9 +131,10 @@ def explained(found: Iterable[Judged]) -> str:
     """The measured causes, claim by claim."""
     parts = []
     for one in found:
-        if not one.causes and not one.claim.comment:
+        comment = one.claim.comment if one.effect else ""  # it is about what was found
+        if not one.causes and not comment:
             continue
-        lines = [f"**{one.claim.statement}** *{one.verdict}.* {one.claim.comment}".rstrip()]
+        lines = [f"**{one.claim.statement}** *{one.verdict}.* {comment}".rstrip()]
         lines += [f"- {text}: {value}" for text, value in one.causes]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
@@ -157,6 +161,8 @@ def account(found: Iterable[Judged]) -> str:
 
 
 def seeds_of(effect: Interval) -> str:
+    if effect.seeds == 0:
+        return "computed, not run"
     return "1 seed" if effect.seeds == 1 else f"{effect.seeds} seeds"
 
 
@@ -219,10 +225,19 @@ def introduction(study: Study, summaries: pl.DataFrame, command: str) -> list[st
     """What it is, and how it is made again."""
     return [
         f"# {study.title}",
-        f"{study.source}. {summaries['id'].n_unique()} runs. Ours is the mean over the seeds that "
-        "converged ± the half width of its 95 % interval (Student's t); NC: no convergence.",
+        f"{study.source}. {amount(study, summaries)}. In the tables ours is the mean over the seeds that "
+        "converged ± the half width of its 95 % interval (Student's t), without ± one seed; NC: no "
+        "convergence. In the claims a run that did not converge counts with the accuracy that it has.",
         f"From these summaries: `{command} --draw`. From nothing: `{command}`.",
     ]
+
+
+def amount(study: Study, summaries: pl.DataFrame) -> str:
+    """How many runs there are, and how many that only count gradients."""
+    counting = {str(c.labels["table"]) for c in study.cells("default") if isinstance(c, SpeedCell)}
+    counts = summaries.filter(pl.col("table").is_in(counting))["id"].n_unique()
+    trained = summaries["id"].n_unique() - counts
+    return f"{trained:,} trainings" + (f", {counts:,} counts without gradients" if counts else "")
 
 
 def measured(
@@ -238,8 +253,8 @@ def measured(
     real = summaries["protocol"].is_in(["processes", "ray"]).any()
     note = "Virtual, but where it says processes or ray: there the seconds are of the machine at hand."
     for title, columns, rows in times(summaries):
-        virtual = real and title == TIMES["seconds"]
-        parts += [f"### {title}", note if virtual else "", markdown_table(columns, rows)]
+        notes = {TIMES["seconds"]: note if real else "", TIMES["host_seconds"]: BUSY}
+        parts += [f"### {title}", notes[title], markdown_table(columns, rows)]
     for caption, table in study.more(summaries) if study.more else ():
         parts += [f"### {caption.split(':')[0]}", caption + ".", table]
     parts += ["## Figures"] if figures else []

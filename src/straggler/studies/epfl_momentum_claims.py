@@ -1,11 +1,10 @@
 """What the EPFL report concludes of momentum, of delay compensation, and of other models and optimizers."""
 
 from straggler.analysis.claims import Claim, Evidence
-from straggler.analysis.statistics import at, difference, known, nc_share
+from straggler.analysis.statistics import at, difference, known, nc_share, ratio
 from straggler.studies.epfl_statistics import (
     CODED,
     WRITTEN,
-    best_other,
     both_clusters,
     gained,
     gained_where_better,
@@ -13,12 +12,15 @@ from straggler.studies.epfl_statistics import (
     half_momentum,
     logged,
     momentum_contest,
+    of_momenta,
     repeats_where_better,
     spread,
 )
 
 __all__ = ["MOMENTUM_CLAIMS"]
 
+LANDSCAPE = {"table": "landscape", "protocol": CODED}
+OTHERS = ("0", "0.5", "0.95", "0.99")  # momenta than .9
 # No split was never repeated; the data split with five workers is the nearest that was.
 SHARED_SPREAD = spread(("dataset", 0.5, 1), ("dataset", 0.5, 1), workers=(5,))
 
@@ -43,7 +45,8 @@ MOMENTUM_CLAIMS = (
         momentum_contest(CODED),
         least=50,
         unit="%",
-        causes=(Evidence("the same as written", momentum_contest(WRITTEN)),),
+        counted=9,
+        causes=(Evidence("the same as written", momentum_contest(WRITTEN), counted=9),),
     ),
     Claim(
         "momentum-half-helps",
@@ -57,38 +60,40 @@ MOMENTUM_CLAIMS = (
     ),
     Claim(
         "compensation-2",
-        "Delay compensation improves accuracy by 7 points at λ = 2.",
+        "Delay compensation improves accuracy by 7 % at λ = 2.",
         "Discussion; Table IV",
         "accuracy with compensation minus without, one slow worker, labels, mean of nine cells, as written",
         gained(WRITTEN, 2),
         least=3.5,
-        spread=spread(("labels", 0.9, 3), ("labels", 0.9, 3)),
         causes=(Evidence("the same as coded, where compensation never runs", gained(CODED, 2)),),
-        comment="As coded both columns are the same experiment, so they differ by noise alone. "
-        "The report's own tables give a loss of 7.9 where it says a gain of 7, and at λ = 5 a loss of 3.9 "
-        "where it says a gain of 3, as if the sign had been turned round.",
+        comment="As coded both columns are the same experiment, so they differ by noise alone. No way was "
+        "found from the report's own tables to its 7 %: they give a loss.",
     ),
     Claim(
         "compensation-5",
-        "Delay compensation improves accuracy by 3 points at λ = 5.",
+        "Delay compensation improves accuracy by 3 % at λ = 5.",
         "Discussion; Table IV",
         "accuracy with compensation minus without, one slow worker, labels, mean of nine cells, as written",
         gained(WRITTEN, 5),
         least=1.5,
-        spread=spread(("labels", 0.9, 3), ("labels", 0.9, 3)),
         causes=(Evidence("the same as coded, where compensation never runs", gained(CODED, 5)),),
+        comment="The report's own tables give a gain of 2.5 points if the run that was lost is left out, "
+        "and a loss of 3.9 with it.",
     ),
     Claim(
         "compensation-where-it-helps",
-        "Where delay compensation improves accuracy, it improves it by 16 points.",
+        "Where delay compensation improves accuracy, it improves it by 16 %.",
         "Discussion; Table IV",
-        "gain of compensation, mean of those of 18 cells in which it is one, one slow worker, as written",
+        "gain in percent of the accuracy without compensation, mean of those of 18 cells in which it is one, "
+        "one slow worker, as written",
         gained_where_better(WRITTEN),
         least=8,
+        most=24,
+        unit="%",
         causes=(
             Evidence("the same as coded, where compensation never runs", gained_where_better(CODED)),
             Evidence(
-                "the same choice among the report's repeats of one experiment (Gaussian delays)",
+                "the same choice among the report's repeats of one experiment (either order)",
                 known(repeats_where_better()),
             ),
         ),
@@ -111,14 +116,15 @@ MOMENTUM_CLAIMS = (
     ),
     Claim(
         "large-model-diverges",
-        "With a larger model more asynchronous workers lead to vanishing gradients.",
+        "With a larger model gradients vanish as asynchronous workers are added.",
         "Discussion; the log, large network, momentum .9",
-        "share of runs that did not converge, 5 workers, three splits, as coded",
+        "share of the log's three runs with 5 workers that did not converge, as coded",
         nc_share(3, table="log", protocol=CODED, row="cnn, momentum 0.9"),
         least=100,
         unit="%",
         exact=True,
-        comment="The loss becomes infinite: gradients explode, they do not vanish.",
+        comment="The loss becomes infinite: gradients explode, they do not vanish. Other numbers of workers, "
+        "and synchronous runs of this network, in which the report sees no change, are not run here.",
     ),
     Claim(
         "adam-labels",
@@ -136,41 +142,50 @@ MOMENTUM_CLAIMS = (
         "landscape-9-best",
         "Of the momenta 0, .5, .9, .95 and .99 the best minimum is found with .9.",
         "Discussion; figures 1 and 2",
-        "accuracy at .9 minus the best of the other four, three workers that share the data, as coded",
-        difference(
-            at(table="landscape", protocol=CODED, row="m = 0.9"),
-            best_other(CODED),
-        ),
+        "smallest test loss of the other four minus that at .9, three workers that share the data, as coded",
+        difference(of_momenta(min, "test_loss", *OTHERS), at("test_loss", **LANDSCAPE, row="m = 0.9")),
         least=0,
-        spread=SHARED_SPREAD,
+        unit="of loss",
+        causes=(
+            Evidence(
+                "accuracy at .9 minus the best of the other four",
+                difference(at(**LANDSCAPE, row="m = 0.9"), of_momenta(max, "value", *OTHERS)),
+            ),
+            Evidence(
+                "smallest training loss of the other four minus that at .9",
+                difference(
+                    of_momenta(min, "train_loss", *OTHERS), at("train_loss", **LANDSCAPE, row="m = 0.9")
+                ),
+            ),
+        ),
     ),
     Claim(
         "landscape-99-diverges",
         "Of the momenta 0, .5, .9, .95 and .99 only .99 diverges with three workers.",
         "Discussion; figures 1 and 2",
-        "share of runs that did not converge, momentum .99, three workers that share the data, as coded",
-        nc_share(1, table="landscape", protocol=CODED, row="m = 0.99"),
-        least=100,
-        unit="%",
-        exact=True,
+        "test loss at .99 over the largest of the other four, three workers that share the data, as coded",
+        ratio(
+            at("test_loss", **LANDSCAPE, row="m = 0.99"),
+            of_momenta(max, "test_loss", "0", "0.5", "0.9", "0.95"),
+        ),
+        least=2,
+        unit="×",
         causes=(
-            Evidence("accuracy at .99", at(table="landscape", protocol=CODED, row="m = 0.99")),
-            Evidence("accuracy at .95", at(table="landscape", protocol=CODED, row="m = 0.95")),
+            Evidence("accuracy at .99", at(**LANDSCAPE, row="m = 0.99")),
+            Evidence("accuracy at .95", at(**LANDSCAPE, row="m = 0.95")),
             Evidence(
                 "the same as written (Nesterov): accuracy at .99",
                 at(table="landscape", protocol=WRITTEN, row="m = 0.99"),
             ),
         ),
+        comment="It leaves the others far behind, and is not lost altogether.",
     ),
     Claim(
         "landscape-half-like-none",
         "Momentum .5 converges nearly as no momentum does.",
         "Discussion; figures 1 and 2",
         "accuracy at .5 minus at 0, three workers that share the data, as coded",
-        difference(
-            at(table="landscape", protocol=CODED, row="m = 0.5"),
-            at(table="landscape", protocol=CODED, row="m = 0"),
-        ),
+        difference(at(**LANDSCAPE, row="m = 0.5"), at(**LANDSCAPE, row="m = 0")),
         least=-1,
         most=1,
         spread=SHARED_SPREAD,

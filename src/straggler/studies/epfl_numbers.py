@@ -8,6 +8,7 @@ __all__ = [
     "LOG",
     "LOGGED",
     "MOMENTA",
+    "NC",
     "ONE_SLOW",
     "REPORT",
     "SECONDS",

@@ -1,19 +1,31 @@
 """Statistics that the EPFL claims share, by protocol."""
 
 import math
+from collections.abc import Callable
 
 import polars as pl
 
 from straggler.analysis.claims import Statistic
-from straggler.analysis.statistics import at, both, difference, mean, nc_share, ratio, shares_won
-from straggler.studies.epfl_numbers import DELAYS, GAUSSIAN, STRATEGIES, WORKERS
+from straggler.analysis.intervals import Spread
+from straggler.analysis.statistics import (
+    across,
+    at,
+    both,
+    difference,
+    mean,
+    mean_of,
+    nc_share,
+    ratio,
+    shares_won,
+)
+from straggler.studies.epfl_numbers import DELAYS, GAUSSIAN, NC, STRATEGIES, WORKERS
 
 __all__ = [
     "CODED",
     "WRITTEN",
     "all_slow_costs",
-    "best_other",
     "both_clusters",
+    "delay_costs_more_of_ten",
     "gained",
     "gained_where_better",
     "gaussian_diverges",
@@ -22,11 +34,14 @@ __all__ = [
     "labels_lose",
     "logged",
     "momentum_contest",
+    "of_momenta",
     "one_costs_more",
     "one_slow",
     "percent_less",
     "repeats_where_better",
     "spread",
+    "stopped_together",
+    "sync_differs",
     "sync_gains",
 ]
 
@@ -40,31 +55,41 @@ def repeats(strategy: str, momentum: float, workers: int) -> list[tuple[float, f
     return [(row[first], row[first + 1]) for row in rows]
 
 
-def variance(strategy: str, momentum: float, workers: int) -> float:
-    """Of one run's accuracy."""
-    pairs = repeats(strategy, momentum, workers)
-    return sum((one - other) ** 2 / 2 for one, other in pairs) / len(pairs)
-
-
-def spread(*means: tuple[str, float, int], workers: tuple[int, ...] = WORKERS) -> float:
-    """The standard deviation of a sum or difference of means, by the report's repeats.
+def spread(*means: tuple[str, float, int], workers: tuple[int, ...] = WORKERS) -> Spread:
+    """How a sum or difference of means varies, by the report's repeats (Welch and Satterthwaite).
 
     Each mean is (strategy, momentum, delays): over so many delays, and over the numbers of workers.
     """
-    return math.sqrt(
-        sum(
-            variance(strategy, momentum, n) / (delays * len(workers) ** 2)
-            for strategy, momentum, delays in means
-            for n in workers
-        )
-    )
+    terms = []
+    for strategy, momentum, delays in means:
+        for n in workers:
+            pairs = repeats(strategy, momentum, n)
+            assert min(map(min, pairs)) > NC, "of a run that may be lost there is no standard deviation"
+            variance = sum((one - other) ** 2 / 2 for one, other in pairs) / len(pairs)
+            terms.append(variance / (delays * len(workers) ** 2))
+    whole = sum(terms)
+    return Spread(math.sqrt(whole), whole**2 / sum(term**2 / len(DELAYS) for term in terms))
 
 
-def sync_gains(*strategies: str) -> Statistic:
-    """Synchronous minus asynchronous at 0 ms, mean over the numbers of workers and these strategies."""
-    ending, of = (f"*{strategies[0]}", 3) if len(strategies) == 1 else ("*", 6)
+def at_rest(row: str, workers: int, strategy: str, protocol: str = CODED) -> Statistic:
+    """A cell of Table II without delays."""
+    return at(table="II", protocol=protocol, row=row, column=f"{workers} workers, {strategy}")
+
+
+def sync_differs() -> Statistic:
+    """Synchronous against asynchronous at 0 ms: the mean of six absolute differences."""
+    differences = [
+        both(at_rest("sync", n, each), at_rest("async 0 ms", n, each), lambda a, b: abs(a - b))
+        for n in WORKERS
+        for each in STRATEGIES
+    ]
+    return mean_of(*differences)
+
+
+def sync_gains(strategy: str) -> Statistic:
+    """Synchronous minus asynchronous at 0 ms, mean over the numbers of workers."""
     sync, asynchronous = (
-        mean(of, table="II", protocol=CODED, row=row, column=ending) for row in ("sync", "async 0 ms")
+        mean(3, table="II", protocol=CODED, row=row, column=f"*{strategy}") for row in ("sync", "async 0 ms")
     )
     return difference(sync, asynchronous)
 
@@ -94,6 +119,16 @@ def all_slow_costs(workers: int, strategy: str) -> Statistic:
     )
 
 
+def delay_costs_more_of_ten(strategy: str) -> Statistic:
+    """What delays cost ten workers more than two."""
+    return difference(all_slow_costs(10, strategy), all_slow_costs(2, strategy))
+
+
+def stopped_together(rows: str, of: int, column: str = "*labels") -> Statistic:
+    """As coded with labels split, but with a budget in common."""
+    return mean(of, table="causes", protocol="common stop", row=rows, column=column)
+
+
 def labels_lose(protocol: str) -> Statistic:
     return difference(one_slow(protocol, "dataset"), one_slow(protocol, "labels"))
 
@@ -120,24 +155,19 @@ def momentum_contest(protocol: str) -> Statistic:
 
 def both_clusters(protocol: str) -> Statistic:
     """Percent that did not converge at .99 with 5 and with 10 workers."""
-    of_five, of_ten = (
-        nc_share(3, table="III", protocol=protocol, column=f"{n} workers, m = 0.99") for n in (5, 10)
+    return mean_of(
+        *(nc_share(3, table="III", protocol=protocol, column=f"{n} workers, m = 0.99") for n in (5, 10))
     )
-    return both(of_five, of_ten, lambda a, b: (a + b) / 2)
 
 
 def gaussian_diverges(*tables: str) -> Statistic:
     """Percent that did not converge at .99 with Gaussian delays, mean of these tables."""
-    shares = [nc_share(12, table=table, protocol=CODED, row="m = 0.99*") for table in tables]
-    return shares[0] if len(shares) == 1 else both(shares[0], shares[1], lambda a, b: (a + b) / 2)
+    return mean_of(*(nc_share(12, table=table, protocol=CODED, row="m = 0.99*") for table in tables))
 
 
-def best_other(protocol: str) -> Statistic:
-    """The best accuracy of the momenta that are not .9."""
-    best = at(table="landscape", protocol=protocol, row="m = 0")
-    for momentum in ("0.5", "0.95", "0.99"):
-        best = both(best, at(table="landscape", protocol=protocol, row=f"m = {momentum}"), max)
-    return best
+def of_momenta(choose: Callable[[float, float], float], fact: str, *momenta: str) -> Statistic:
+    """The largest or smallest of these runs of the landscape, as coded."""
+    return across(choose, *(at(fact, table="landscape", protocol=CODED, row=f"m = {m}") for m in momenta))
 
 
 def half_momentum(protocol: str) -> Statistic:
@@ -153,16 +183,12 @@ def gained(protocol: str, lam: int) -> Statistic:
 
 
 def gained_where_better(protocol: str) -> Statistic:
-    """The mean gain of compensation over those of the 18 cells in which it is one; none is a gain of 0."""
+    """The mean gain of compensation in percent of the accuracy without, over those of 18 cells that gain."""
     gains = [
-        difference(
-            at(
-                table="IV",
-                protocol=protocol,
-                row=f"{milliseconds} ms",
-                column=f"{n} workers, λ = {lam}",
-            ),
+        both(
+            at(table="IV", protocol=protocol, row=f"{milliseconds} ms", column=f"{n} workers, λ = {lam}"),
             at(table="II", protocol=protocol, row=f"one {milliseconds} ms", column=f"{n} workers, labels"),
+            percent_more,
         )
         for lam in (2, 5)
         for milliseconds in DELAYS
@@ -177,13 +203,18 @@ def gained_where_better(protocol: str) -> Statistic:
     return numbers
 
 
+def percent_more(this: float, that: float) -> float:
+    return 100 * (this - that) / that
+
+
 def repeats_where_better() -> float:
-    """The same choice among the report's repeats of one experiment: labels, momentum .9."""
-    pairs = [pair for n in WORKERS for pair in repeats("labels", 0.9, n)]
-    return mean_of_positive([second - first for first, second in pairs])
+    """The same choice among the report's repeats, in either order: labels, momentum .9, none lost."""
+    pairs = [pair for n in WORKERS for pair in repeats("labels", 0.9, n) if min(pair) > NC]
+    return mean_of_positive([percent_more(max(pair), min(pair)) for pair in pairs])
 
 
 def mean_of_positive(gains: list[float]) -> float:
+    """Of no gains the mean is none."""
     better = [gain for gain in gains if gain > 0]
     return sum(better) / len(better) if better else 0.0
 

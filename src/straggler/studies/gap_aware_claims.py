@@ -1,4 +1,7 @@
-"""What the Gap-Aware paper concludes; at the default scale networks and training are much smaller."""
+"""What the Gap-Aware paper concludes; at the default scale networks and training are much smaller.
+
+The captions, figure 10 and section C.13 were at hand; what is marked as recalled was not read again.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,11 +11,12 @@ from scipy import stats
 
 from straggler.analysis.claims import Claim, Evidence, Statistic
 from straggler.analysis.statistics import (
+    across,
     at,
-    both,
     difference,
     known,
     mean,
+    mean_of,
     nc_share,
     ratio,
     select,
@@ -39,6 +43,8 @@ NETWORKS: dict[Scale, tuple[Network, Network]] = {
 CIFAR = Network("CIFAR-10, lr .02", "CIFAR-10", 4)  # at the default scale only
 SHORT = "Four epochs without warm-up are few steps for 32 workers; the paper trains for 160 to 200."
 OTHERS = ("nag-asgd", "dc-asgd", "sa", "ga", "dana")
+OF_OTHERS = "NAG-ASGD, DC-ASGD, SA, GA and DANA"
+RECALLED = "recalled"
 WORKERS = (4, 8, 16, 32)
 
 
@@ -59,13 +65,13 @@ def ga_against_sa(networks: tuple[Network, ...]) -> Statistic:
     return shares_won(contests)
 
 
-def wins(table: str, networks: tuple[Network, ...]) -> Statistic:
-    """Percent of networks in which DANA-GA is the best of the asynchronous methods with 32 workers."""
+def lead(table: str, network: Network) -> Statistic:
+    """Accuracy of DANA-GA minus the best of the other asynchronous methods, 32 workers."""
 
-    def of(network: Network, method: str) -> Statistic:
+    def of(method: str) -> Statistic:
         return at("test_accuracy", table=table, protocol=network.protocol, row=method, column="N = 32")
 
-    return shares_won([(of(each, "dana-ga"), [of(each, method) for method in OTHERS]) for each in networks])
+    return difference(of("dana-ga"), across(max, *map(of, OTHERS)))
 
 
 def ga_minus_sa_in(table: str, network: Network) -> Statistic:
@@ -74,9 +80,13 @@ def ga_minus_sa_in(table: str, network: Network) -> Statistic:
     return difference(*(mean(network.sizes, "test_accuracy", **where, row=row) for row in ("ga", "sa")))
 
 
+def ga_minus(method: str, network: Network) -> Statistic:
+    """Accuracy of GA minus another method's, 32 workers."""
+    return difference(accuracy(network, "ga", 32), accuracy(network, method, 32))
+
+
 def ga_minus_sa(networks: tuple[Network, Network]) -> Statistic:
-    first, second = (ga_minus_sa_in("2", network) for network in networks)
-    return both(first, second, lambda a, b: (a + b) / 2)
+    return mean_of(*(ga_minus_sa_in("2", network) for network in networks))
 
 
 def faster(kind: str, workers: int, than: str = "ssgd") -> Statistic:
@@ -117,17 +127,19 @@ def beyond(factor: float, cv: float) -> float:
 OF_ANY_NETWORK = (
     Claim(
         "negative-momentum",
-        "With 32 asynchronous workers the best momentum of ASGD is negative.",
+        "With 32 asynchronous workers of a wide network the best momentum of ASGD is negative.",
         "figures 10 and 11",
         "best accuracy over learning rates with momentum below 0 minus with momentum from 0 on, 32 workers",
         difference(map_best(negative=True), map_best(negative=False)),
         least=0,
         said=0.15,  # figure 10: 91.57 at -.8, and 91.42 at .8
+        comment="In the paper's third map, figure 9, of a ResNet-20, the best momentum is +.5. Ours is of "
+        "LeNet-5 on Fashion-MNIST after two epochs.",
     ),
     Claim(
         "async-faster-homogeneous",
         "With equal machines asynchronous training is about 1.2 times as fast as synchronous.",
-        "figure 12",
+        f"figure 12; {RECALLED}",
         "gradients used per second, asynchronous over synchronous, 64 workers",
         faster("homogeneous", 64),
         least=1.1,
@@ -141,7 +153,7 @@ OF_ANY_NETWORK = (
     Claim(
         "async-faster-heterogeneous",
         "With unequal machines asynchronous training is several times as fast.",
-        "figure 12",
+        f"figure 12; {RECALLED}",
         "gradients used per second, asynchronous over synchronous, 64 workers",
         faster("heterogeneous", 64),
         least=2.5,
@@ -153,7 +165,7 @@ OF_ANY_NETWORK = (
     Claim(
         "slow-batches",
         "A batch takes over 1.25 times the mean in 1 % of cases on equal, 27.9 % on unequal machines.",
-        "figure 3",
+        f"figure 3; {RECALLED}",
         "the second probability, from the gamma law with coefficient of variation .6",
         known(100 * beyond(1.25, 0.6)),
         least=27.4,
@@ -173,30 +185,37 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
         Claim(
             "ga-beats-sa",
             "Dividing by the gap beats dividing by the staleness everywhere.",
-            "figures 1, 2, 5 to 8",
+            f"figures 1, 2, 5 to 8; {RECALLED}",
             f"accuracy of GA minus SA, mean over all numbers of workers, {one.called} and {other.called}",
             ga_minus_sa((one, other)),
             least=0,
             causes=(
                 Evidence(
-                    "share of the eight pairs with 4, 8, 16 and 32 workers in which GA is at least SA (%)",
+                    "percent of the eight pairs with 4, 8, 16 and 32 workers in which GA is at least SA",
                     ga_against_sa((one, other)),
+                    counted=8,
                 ),
                 Evidence("the same on CIFAR-10", ga_minus_sa_in("2-cifar", CIFAR)),
-                Evidence(
-                    f"accuracy of GA minus SA, 32 workers, {one.called}",
-                    difference(accuracy(one, "ga", 32), accuracy(one, "sa", 32)),
-                ),
-                Evidence(
-                    f"accuracy of GA minus SA, 32 workers, {other.called}",
-                    difference(accuracy(other, "ga", 32), accuracy(other, "sa", 32)),
-                ),
+                Evidence(f"accuracy of GA minus SA, 32 workers, {one.called}", ga_minus("sa", one)),
+                Evidence(f"accuracy of GA minus SA, 32 workers, {other.called}", ga_minus("sa", other)),
+            ),
+        ),
+        Claim(
+            "ga-beats-dana-sa",
+            "Dividing by the gap beats dividing by the staleness, even with DANA's look-ahead.",
+            "figure 8 (ImageNet, 64 workers)",
+            f"accuracy of GA minus DANA-SA, 32 workers, mean of {one.called} and {other.called}",
+            mean_of(ga_minus("dana-sa", one), ga_minus("dana-sa", other)),
+            least=0,
+            causes=(
+                Evidence(one.called, ga_minus("dana-sa", one)),
+                Evidence(other.called, ga_minus("dana-sa", other)),
             ),
         ),
         Claim(
             "dana-ga-near-baseline",
             "DANA-GA stays near the baseline of one worker up to 32 workers.",
-            "figures 1, 2, 5",
+            f"figures 1, 2, 5; {RECALLED}",
             f"test error of DANA-GA with 32 workers minus one worker, {other.called}",
             above_baseline(other, "dana-ga", 32),
             most=2,
@@ -212,12 +231,11 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
         Claim(
             "nag-asgd-collapses",
             "Asynchronous SGD with Nesterov momentum collapses as workers are added.",
-            "figure 1; section C.13",
+            "section C.13",
             f"share of runs that did not converge, 16 and 32 workers, {one.called}",
-            both(
+            mean_of(
                 nc_share(1, table="2", protocol=one.protocol, row="nag-asgd", column="N = 16"),
                 nc_share(1, table="2", protocol=one.protocol, row="nag-asgd", column="N = 32"),
-                lambda a, b: (a + b) / 2,
             ),
             least=100,
             unit="%",
@@ -232,21 +250,23 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
         Claim(
             "dana-ga-best",
             "DANA-GA is the best of the asynchronous methods with 32 workers.",
-            "figures 1, 2, 5",
-            "share of networks in which it is at least NAG-ASGD, DC-ASGD, SA, GA and DANA",
-            wins("2", (one, other)),
-            least=95,
-            unit="%",
-            causes=(Evidence("on CIFAR-10", wins("2-cifar", (CIFAR,))),),
+            f"figures 1, 2, 5; {RECALLED}",
+            f"its accuracy minus the best of {OF_OTHERS}, mean of {one.called} and {other.called}",
+            mean_of(lead("2", one), lead("2", other)),
+            least=0,
+            causes=(
+                Evidence(one.called, lead("2", one)),
+                Evidence(other.called, lead("2", other)),
+                Evidence("on CIFAR-10", lead("2-cifar", CIFAR)),
+            ),
         ),
         Claim(
             "dana-ga-best-heterogeneous",
             "With machines that differ DANA-GA is the best of the asynchronous methods too.",
-            "figure 13",
-            f"whether it is at least NAG-ASGD, DC-ASGD, SA, GA and DANA with 32 workers, {one.called}",
-            wins("13", (one,)),
-            least=95,
-            unit="%",
+            f"figure 13; {RECALLED}",
+            f"its accuracy minus the best of {OF_OTHERS}, 32 workers, {one.called}",
+            lead("13", one),
+            least=0,
             causes=(
                 Evidence(
                     "accuracy of GA minus SA, mean over all numbers of workers", ga_minus_sa_in("13", one)
@@ -255,7 +275,7 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
         ),
         Claim(
             "dana-narrows-the-gap",
-            "DANA-GA's gap is smaller than GA's, so it penalises less.",
+            "DANA-GA's gap is smaller than GA's.",
             "figure 4",
             f"mean gap of GA over that of DANA-GA, 32 workers, {other.called}",
             ratio(error(other, "ga", 32, "mean_gap"), error(other, "dana-ga", 32, "mean_gap")),
@@ -267,6 +287,8 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
                     ratio(error(other, "nag-asgd", 8, "mean_gap"), error(other, "dana", 8, "mean_gap")),
                 ),
             ),
+            comment="The caption says more: GA penalises much less than SA, and DANA-GA less than GA. The "
+            "penalty is the gap in units of a typical step, which is not recorded; this is the gap itself.",
         ),
         *OF_ANY_NETWORK,
     )
