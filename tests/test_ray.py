@@ -22,8 +22,7 @@ from straggler.core import Job
 from straggler.delays import Constant, Durations
 from straggler.engines import ray_cluster
 from straggler.engines.flat_pickle import flatten, restore
-from straggler.engines.ray_cluster import RayCluster, check_room
-from straggler.engines.ray_join import join
+from straggler.engines.ray_cluster import RayCluster, check_room, join
 from straggler.experiment import Experiment
 from straggler.problem import one_thread
 from straggler.replay import replay

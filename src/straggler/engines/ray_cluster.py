@@ -7,18 +7,23 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 import torch
+from ray._private import ray_constants
+from ray._private import utils as ray_utils
+from ray._private import worker as ray_worker
 from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from straggler.catalogue import InputError
 from straggler.core import Arrival, Gradient
 from straggler.engines.flat_pickle import Bytes, flatten, restore
-from straggler.engines.ray_join import join
+from straggler.engines.interrupts import interrupts_later
+from straggler.engines.ray_remedies import check_reachable, wrong_address
 from straggler.engines.real_time import RealTime, Running, WorkerError
 from straggler.problem import Problem
 
@@ -202,6 +207,39 @@ class RayCluster(RealTime):
         gradient = Gradient(received(pieces, self._dtype), loss, received([buffers], self._dtype))
         self._held[worker] = (self.now + running.delay, gradient, compute)
         running.since = math.inf  # nobody waits for the worker now
+
+
+def join(address: str | None, workers: int, resources: Mapping[str, float]) -> bool:
+    """Join a cluster, or start Ray here; False if this process has one already, which it keeps."""
+    if ray.is_initialized():
+        return False
+    if address is not None:
+        check_reachable(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray_worker.print_to_stdstream = lambda *said, **how: None  # a death is reported by the run, once
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    with on_loopback(address is None), interrupts_later():
+        if address is None:
+            cpus = max(1, math.ceil(workers * resources["CPU"]))
+            ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)
+            return True
+        try:
+            ray.init(address, **quiet)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise wrong_address(address, error) from None
+    return True
+
+
+@contextmanager
+def on_loopback(wanted: bool) -> Iterator[None]:
+    """A Ray that is started meanwhile is for this machine only, and leaves its hands off our signals."""
+    before, handle = ray_constants.ENABLE_RAY_CLUSTER, ray_utils.set_sigterm_handler
+    ray_constants.ENABLE_RAY_CLUSTER = before and not wanted
+    ray_utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER, ray_utils.set_sigterm_handler = before, handle
 
 
 def places(resources: Mapping[str, float], most: int) -> int:
