@@ -23,7 +23,8 @@ __all__ = [
     "with_curves",
 ]
 
-ORDER = ("dana", "dana-ga", "dc-asgd", "ga", "nag-asgd", "sa", "ssgd")  # a method has one colour everywhere
+# A method has one colour everywhere.
+ORDER = ("dana", "dana-ga", "dc-asgd", "ga", "nag-asgd", "sa", "ssgd", "dana-sa")
 MARKERS = ("o", "^", "s", "x")
 
 
@@ -49,8 +50,8 @@ def errors_over_workers(summaries: pl.DataFrame, title: str, path: Path) -> Path
             axes.set(ylabel=f"{which} error (%)", ylim=(0, 95))
         for axes in every[len(frameworks) :]:
             axes.set_xlabel("workers")
-        figure.suptitle(f"{title}; mean and range over seeds (90 %: nothing learnt)", fontsize=10)
-        figure.legend(*every[0].get_legend_handles_labels(), loc="outside right upper")
+        figure.suptitle(f"{title}\nmean and range over seeds (90 %: nothing learnt)", fontsize=10)
+        figure.legend(*every[0].get_legend_handles_labels(), loc="outside right center")
     return path
 
 
@@ -135,7 +136,7 @@ def over_training(
         if fact == "gap":
             every[0].set_yscale("log")
         figure.suptitle(f"{title}; mean and range over seeds", fontsize=10)
-        figure.legend(shown.values(), shown.keys(), loc="outside right upper")
+        figure.legend(shown.values(), shown.keys(), loc="outside right center")
     return path
 
 
@@ -156,7 +157,7 @@ def delay_and_gap(
         for axes in every[-len(facts) :]:
             axes.set_xlabel("epochs")
         figure.suptitle(f"{title}; mean and range over seeds", fontsize=10)
-        figure.legend(*every[0].get_legend_handles_labels(), loc="outside right upper")
+        figure.legend(*every[0].get_legend_handles_labels(), loc="outside right center")
     return path
 
 

@@ -173,6 +173,7 @@ OF_ANY_NETWORK = (
         said=27.9,
         unit="%",
         exact=True,
+        constructed=True,
         causes=(Evidence("the first, with coefficient of variation .1 (%)", known(100 * beyond(1.25, 0.1))),),
     ),
 )
