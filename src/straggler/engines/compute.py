@@ -1,5 +1,6 @@
 """Gradients and evaluations of one problem, here or on a pool of processes: the same bits either way."""
 
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -39,7 +40,7 @@ class Task:
 class Compute:
     """Computes every task in this process, when it is asked for."""
 
-    looks_ahead = False  # whether `ahead` does anything
+    looks_ahead = False  # whether `ahead` does anything, and what is borrowed must be given back
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -52,6 +53,11 @@ class Compute:
 
     def result(self, task: Task) -> Any:
         return perform(self.problem, task.call, task.x, task.buffers)
+
+    def borrow(self, task: Task) -> Gradient:
+        """A gradient that is good until something else is asked for."""
+        gradient: Gradient = self.result(task)
+        return gradient
 
     def ahead(self, upcoming: Callable[[], Task | None], urgent: bool = False) -> None:
         """Start what will be asked for soon, the soonest first; urgent tasks push finished ones aside."""
@@ -106,6 +112,7 @@ class Pool(Compute):
         self._selector = DefaultSelector()
         self._children = [self._spawn() for _ in range(jobs)]
         self._deaths = 0
+        self._lent: Task | None = None  # whose gradient is used where the process left it
 
     def _spawn(self) -> Child:
         inherited = [memory.fd for memory in self._shared]
@@ -118,6 +125,7 @@ class Pool(Compute):
             self._listen(timeout=None)
 
     def ahead(self, upcoming: Callable[[], Task | None], urgent: bool = False) -> None:
+        self._take_back()
         self._listen(timeout=0)
         while (seat := self._free_seat() or (self._vacated_seat() if urgent else None)) is not None:
             task = upcoming()
@@ -127,6 +135,27 @@ class Pool(Compute):
                 self._start(task, seat)
 
     def result(self, task: Task) -> Any:
+        self._await(task)
+        self._release(task)
+        return task.result
+
+    def borrow(self, task: Task) -> Gradient:
+        self._await(task)
+        found = task.result
+        assert isinstance(found, Gradient)
+        if task.seat is None:
+            return found
+        self._lent = task
+        return Gradient(found.vector, found.loss, found.buffers.clone())
+
+    def _take_back(self) -> None:
+        """What was borrowed has been used: its seat is free."""
+        if self._lent is not None and self._lent.seat is not None:
+            self._lent.seat.task, self._lent.seat = None, None
+        self._lent = None
+
+    def _await(self, task: Task) -> None:
+        self._take_back()
         if task.seat is None and task.result is None:
             if not any(child.ready for child in self._children):
                 task.result = super().result(task)
@@ -136,8 +165,6 @@ class Pool(Compute):
             if task.error is not None:
                 raise RuntimeError(f"computing {task.call} failed in a process of the pool:\n{task.error}")
             self._listen(timeout=None)
-        self._release(task)
-        return task.result
 
     def abandon(self, task: Task) -> None:
         task.abandoned = True
@@ -160,7 +187,7 @@ class Pool(Compute):
         """A seat whose finished result was moved out of the shared memory."""
         for child in self._children:
             for seat in child.seats:
-                if seat.task is not None and seat.task.result is not None:
+                if seat.task not in (None, self._lent) and seat.task.result is not None:
                     self._release(seat.task)
                     return seat
         return None
@@ -175,7 +202,7 @@ class Pool(Compute):
         seat.buffers.copy_(task.buffers)
         task.seat, seat.task = seat, task
         with suppress(OSError):  # it died: `_listen` finds out and does its tasks again
-            seat.process.connection.send((seat.number, task.call))
+            seat.process.connection.send_bytes(pickle.dumps((seat.number, task.call)))
 
     def _release(self, task: Task) -> None:
         """Take the result out of the shared memory and leave the seat."""
@@ -242,4 +269,4 @@ def serve(connection_fd: int, memory_fd: int) -> None:
     with suppress(EOFError, OSError), Inside(connection_fd, memory_fd) as inside:
         while True:
             number, call = inside.connection.recv()
-            inside.connection.send((number, inside.answer(number, call)))
+            inside.connection.send_bytes(pickle.dumps((number, inside.answer(number, call))))

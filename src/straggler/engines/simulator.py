@@ -52,7 +52,8 @@ class Simulator:
                 self.now = time
                 samples = self.compute.problem.batch_samples(worker, job.index)
                 fetch, ignore = partial(self._result, task), partial(self.compute.abandon, task)
-                return Arrival(job, started, time, samples, fetch, ignore, compute, delay)
+                lent = self.compute.looks_ahead
+                return Arrival(job, started, time, samples, fetch, ignore, compute, delay, lent)
         return None
 
     def close(self) -> None:
@@ -60,8 +61,7 @@ class Simulator:
 
     def _result(self, task: Task) -> Gradient:
         self.compute.ahead(self._soonest)
-        gradient: Gradient = self.compute.result(task)
-        return gradient
+        return self.compute.borrow(task)
 
     def _soonest(self) -> Task | None:
         """The next to arrive of those that nobody computes yet."""
