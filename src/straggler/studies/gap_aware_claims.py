@@ -285,9 +285,9 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
                     for method in ("ga", "sa", "dana-ga")
                 ),
             ),
-            comment="Staleness is N − 1 on average on any machines. But of unequal ones the fast send most of "
-            "the gradients, and theirs are fresh: what divides by the gap or the staleness then divides little "
-            "away where it counts.",
+            comment="Staleness is N − 1 on average on any machines. But of unequal ones the fast send most "
+            "of the gradients, and theirs are fresh: what divides by the gap or the staleness then divides "
+            "little away where it counts.",
         ),
         Claim(
             "dana-narrows-the-gap",
