@@ -1,7 +1,7 @@
 """What the ASU report concludes. Its numbers are means of ten runs on 1,152 test images, without seeds."""
 
 from straggler.analysis.claims import Claim, Evidence
-from straggler.analysis.statistics import difference, shares_won
+from straggler.analysis.statistics import across, difference
 from straggler.studies.asu_observations import OBSERVATIONS
 from straggler.studies.asu_statistics import (
     ASYNC,
@@ -132,12 +132,9 @@ CONCLUSIONS = (
         "hybrids-beat-async",
         "On every data set a hybrid improves the asynchronous baseline.",
         "Table 13; Conclusion",
-        "share of the three data sets in which the report's hybrid is at least the asynchronous baseline, "
-        "as coded",
-        shares_won([(value(*hybrid), [value(table, ASYNC)]) for table, hybrid in HYBRIDS.items()]),
-        least=95,
-        unit="%",
-        counted=3,
+        "accuracy of the report's hybrid minus the asynchronous baseline, least of three data sets, as coded",
+        across(min, *(gain(*hybrid, (table, ASYNC)) for table, hybrid in HYBRIDS.items())),
+        least=0,
         causes=(
             Evidence("CIFAR-10: the hybrid minus the baseline", gain(*HYBRIDS["5"], ("5", ASYNC))),
             Evidence("CIFAR-10: what k = 2 alone gains", gain("10", "k = 2", ("5", ASYNC))),
