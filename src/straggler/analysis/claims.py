@@ -58,6 +58,11 @@ class Judged:
     said: float | None
     causes: tuple[tuple[str, Interval], ...]
 
+    @property
+    def comment(self) -> str:
+        """What to make of it: nothing, as long as nothing is measured."""
+        return self.claim.comment if self.effect else ""
+
 
 def judge(claim: Claim, summaries: pl.DataFrame, source: pl.DataFrame) -> Judged:
     """Replicated if the whole interval is where the source says, not replicated if none of it is."""

@@ -124,17 +124,16 @@ def as_facts(one: Judged) -> dict[str, str | float]:
     ours = one.effect and {"effect": one.effect.mean, "low": one.effect.low, "high": one.effect.high}
     known = {key: value for key, value in (ours or {}).items() if math.isfinite(value)}
     said = {"statement": one.claim.statement, "source": one.claim.where, "verdict": one.verdict}
-    return said | {"cause": one.claim.comment} | known
+    return said | {"cause": one.comment} | known
 
 
 def explained(found: Iterable[Judged]) -> str:
     """The measured causes, claim by claim."""
     parts = []
     for one in found:
-        comment = one.claim.comment if one.effect else ""  # it is about what was found
-        if not one.causes and not comment:
+        if not one.causes and not one.comment:
             continue
-        lines = [f"**{one.claim.statement}** *{one.verdict}.* {comment}".rstrip()]
+        lines = [f"**{one.claim.statement}** *{one.verdict}.* {one.comment}".rstrip()]
         lines += [f"- {text}: {value}" for text, value in one.causes]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
@@ -154,7 +153,7 @@ def account(found: Iterable[Judged]) -> str:
         evidence = "\n".join(f"- {text}: {value}" for text, value in one.causes)
         parts += [
             *lines,
-            *([claim.comment] if claim.comment and one.effect else []),
+            *([one.comment] if one.comment else []),
             *([evidence] if evidence else []),
         ]
     return "\n\n".join(parts)
