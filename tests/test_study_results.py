@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from straggler.analysis.study_figures import with_curves
+from straggler.analysis.study_figures import cell_means, with_curves
 from straggler.cli import study as command
 from straggler.cli.study import show
 from straggler.experiment import Experiment
@@ -118,6 +118,18 @@ def test_the_spread_of_a_difference_of_means() -> None:
 def test_runs_that_may_be_lost_have_no_standard_deviation() -> None:
     with pytest.raises(AssertionError, match="lost"):
         spread(("labels", 0.9, 1), workers=(10,))
+
+
+def test_cells_of_two_tables_with_the_same_labels_are_two_points() -> None:
+    cell = {"protocol": "as coded", "row": "lr = 0.01", "column": "Fashion-MNIST"}
+    runs = pl.DataFrame(
+        [
+            {"table": "11", **cell, "source": 38.73, "value": 48.0},
+            {"table": "11", **cell, "source": 38.73, "value": 50.0},
+            {"table": "12", **cell, "source": 67.30, "value": 56.0},
+        ]
+    )
+    assert cell_means(runs).select("source", "value").rows() == [(38.73, 49.0), (67.30, 56.0)]
 
 
 CELL = {"table": "T", "protocol": "p", "row": "r", "column": "c"}

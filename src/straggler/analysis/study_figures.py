@@ -14,6 +14,7 @@ from straggler.analysis.style import COLOURS, drawn, line, panels
 
 __all__ = [
     "beside_source",
+    "cell_means",
     "courses",
     "delay_and_gap",
     "densities",
@@ -229,16 +230,20 @@ def courses(named: Mapping[str, pl.DataFrame], path: Path) -> Path:
     return path
 
 
+def cell_means(runs: pl.DataFrame) -> pl.DataFrame:
+    """A row for each cell of each table: the source's number and the mean of ours over the seeds."""
+    known = runs.filter(pl.col("source").is_not_null() & pl.col("value").is_not_null())
+    cells = known.group_by("table", "protocol", "row", "column", maintain_order=True)
+    return cells.agg(pl.col("source").first(), pl.col("value").mean())
+
+
 def beside_source(tables: Sequence[tuple[str, pl.DataFrame]], path: Path) -> Path:
     """Ours against the source's, a point per cell (mean over seeds), a panel per table; equal on the line."""
     protocols = sorted({protocol for _, runs in tables for protocol in runs["protocol"]})
     with drawn(path, 1.2 + 3.1 * len(tables), 3.7) as figure:
         every = panels(figure, 1, len(tables))
         for axes, (title, runs) in zip(every, tables, strict=True):
-            known = runs.filter(pl.col("source").is_not_null() & pl.col("value").is_not_null())
-            means = known.group_by("protocol", "row", "column", maintain_order=True).agg(
-                pl.col("source").first(), pl.col("value").mean()
-            )
+            means = cell_means(runs)
             for place, protocol in enumerate(protocols):
                 mine = means.filter(protocol=protocol)
                 style: dict[str, Any] = {
