@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 __all__ = ["COLOURS", "FORMATS", "STYLE", "STYLES", "drawn", "line", "panels", "place_legend", "plain_log"]
 
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+# Okabe and Ito's palette, told apart by colour-blind readers; grey for their yellow, which is lost on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
 STYLES = ("-", "--", "-.", ":")
 STYLE: dict[Any, Any] = {
     "font.size": 9,
