@@ -1,5 +1,6 @@
 """Figures show what the records say; every kind is drawn, in every format, whole or not at all."""
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from matplotlib.figure import Figure
+from rich.console import Console
 from typer.testing import CliRunner
 
 from straggler.analysis import style
@@ -15,7 +17,7 @@ from straggler.analysis.intervals import interval, plus_minus, share_interval
 from straggler.analysis.kinds import KINDS
 from straggler.analysis.labels import named
 from straggler.analysis.outcomes import heat_figure, outcomes, pareto
-from straggler.analysis.tables import error_rows
+from straggler.analysis.tables import error_rows, listing
 from straggler.analysis.workers import spans
 from straggler.catalogue import InputError
 from straggler.cli import app
@@ -278,3 +280,14 @@ def test_an_error_has_its_spread_its_lost_runs_and_where_they_differ_its_rate() 
     assert error_rows(runs) == (["method", "N = 4", "N = 8"], [["ga", "11.00 ± 1.41 (1 of 3 NC)", "NC"]])
     tuned = runs.with_columns(lr=pl.when(pl.col("workers") == 4).then(0.1).otherwise(0.02))
     assert error_rows(tuned)[1] == [["ga", "11.00 ± 1.41 (1 of 3 NC) at 0.1", "NC at 0.02"]]
+
+
+def test_heads_of_a_table_are_broken_between_words_only() -> None:
+    heads = ["", "test accuracy", "time to 80 %", "updates", "gradients", "staleness", "time"]
+    table = listing(
+        "two runs", heads, [["asynchronous", "86.42 %", "391 s", "10,799", "10,799", "6.99", "1,500 s"]]
+    )
+    printed = StringIO()
+    Console(width=80, file=printed).print(table)
+    words = printed.getvalue().split()
+    assert {"accuracy", "updates", "gradients", "staleness"} <= set(words)

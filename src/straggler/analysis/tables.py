@@ -30,7 +30,8 @@ def listing(title: str, columns: list[str], rows: list[list[str]]) -> Table:
     """A plain table: one line of heads, then the rows."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=position == 0)
+        words = max(map(len, column.split()), default=0)  # heads are broken between words only
+        table.add_column(column, overflow="fold", no_wrap=position == 0, min_width=words)
     for row in rows:
         table.add_row(*map(Text, row))
     return table
