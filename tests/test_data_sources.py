@@ -58,6 +58,7 @@ def test_files_come_over_http(cache, host):
     assert same(obtain(TINY, [Web(address, tuple(f"{name}.gz" for name in IDX))]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "reason"),
     [("none", "not found"), ("short", "9 of 100 bytes|IncompleteRead"), ("silent", "timed out")],

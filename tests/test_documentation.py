@@ -178,6 +178,7 @@ def test_files_in_the_documents_are_experiments_or_sweeps(kind: str, toml: str, 
         Experiment(**tomllib.loads(toml))
 
 
+@pytest.mark.slow
 def test_the_readmes_python_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,6 +71,7 @@ def restless(seed: int, **settings: Any) -> tuple[Any, list[Any]]:
     return server, seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("key, value", [*(("method", name) for name in PARALLEL), *WAITING])
 def test_nobody_waits_for_the_departed(key: str, value: str, seed: int) -> None:
@@ -181,6 +182,7 @@ def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> Non
     assert replay(record) == facts["weights_sha256"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", PARALLEL)
 def test_the_same_coming_and_going_gives_the_same_bits(method: str) -> None:
     one, _ = restless(0, method=method, compute="gamma(1, 0.5)")

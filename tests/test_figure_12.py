@@ -76,6 +76,7 @@ def spread(method: str, workers: int) -> float:
     return CV / math.sqrt(independent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SPEED_METHODS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_size_is_what_the_closed_form_says(kind: str, method: str) -> None:

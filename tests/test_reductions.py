@@ -436,6 +436,7 @@ def test_the_hybrid_server_sums_on_request() -> None:
     assert close(server.x, 0.7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [0, 1, 10])
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
 @pytest.mark.parametrize("compute", ["constant(1)", "power(1, 1)", "pareto(0.3, 1.2)"])

@@ -57,6 +57,7 @@ def test_every_policy_is_compared() -> None:
     assert {policy.split("(")[0] for policy in ALL} == set(POLICIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", [GAMMA, UNEVEN, TIES, "pareto(scale=1, alpha=1.1)", "power(1, 0.5)"])
 @pytest.mark.parametrize("policy", ALL)
 def test_both_paths_are_the_simulator(policy: str, compute: str) -> None:

@@ -338,6 +338,7 @@ def test_a_rehearsal_replaces_no_results(tmp_path: Path) -> None:
     assert known(tmp_path).height == pl.read_parquet(committed).height and not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_rehearsed_can_be_drawn(name: str, tmp_path: Path) -> None:
     """Few cells leave tables and figures with next to nothing in them."""

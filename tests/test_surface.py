@@ -50,6 +50,7 @@ def kinds(figure: Figure) -> list[str]:
     return [trace["type"] for trace in figure.data]
 
 
+@pytest.mark.slow
 def test_a_surface_belongs_to_just_its_runs_in_any_order(pair: list[Path]) -> None:
     first, second = pair
     figure, _ = picture(first, second)
@@ -68,6 +69,7 @@ def test_a_surface_belongs_to_just_its_runs_in_any_order(pair: list[Path]) -> No
     assert kinds(picture(first)[0]) == ["surface", "scatter3d"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["nonsense", "other columns", "other points", "unfinished", "infinite"])
 def test_a_bad_grid_leaves_the_paths(pair: list[Path], damage: str) -> None:
     file = survey(pair[0])

@@ -275,6 +275,7 @@ def test_few_at_once_and_stopping_saves(tmp_path: Path) -> None:
 # The playground.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("delay", [[], ["constant(4, workers=[0])", "spikes(0.2, 10)"]])
 def test_the_rehearsal_is_the_run_without_its_gradients(
