@@ -74,7 +74,7 @@ def divisor(method: str, workers: int, seed: int) -> dict[str, object]:
     durations = Durations(experiment.compute, experiment.delay, workers, seed)
     with one_thread():
         train(server, Simulator(Compute(problem), durations), Budget(epochs=EPOCHS), lambda *seen: None)
-    divided = statistics.mean(watched.divisors) if watched.divisors else None
+    divided = statistics.mean(watched.divisors)
     return {"method": method, "workers": workers, "seed": seed, "divisor": divided}
 
 

@@ -30,7 +30,6 @@ print(faults(100) / 100)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is meant")
 def test_a_gradient_finds_the_memory_of_the_last_one():
     """Pages asked for while LeNet-5's gradient is computed; a step's tensors are about 600."""
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)

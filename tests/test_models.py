@@ -6,7 +6,6 @@ from torch import nn
 
 from straggler.catalogue import parse
 from straggler.data.models import MODELS
-from straggler.data.pooling import MaxPool
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 SIZES = [
@@ -74,9 +73,27 @@ def test_lenet_shrinks_images_as_lenet_does():
     assert features(torch.randn(1, *GREY)).shape == (1, 16, 5, 5)
 
 
+@pytest.mark.parametrize(("text", "shape"), [("lenet5", GREY), ("asu-cifar", COLOUR), ("asu-fashion", GREY)])
+def test_pooling_before_the_relu_has_the_bits_of_pooling_after_it(text, shape):
+    """Grades of a tenth, so that windows have several largest pixels."""
+    ours = build(text, shape)
+    layers = list(ours)
+    for place, layer in enumerate(layers[:-1]):
+        if isinstance(layer, nn.MaxPool2d):
+            assert isinstance(layers[place + 1], nn.ReLU)
+            layers[place : place + 2] = layers[place + 1], layer
+    images = torch.randint(-3, 3, (8, *shape)) / 10
+    gradients = []
+    for network in (ours, nn.Sequential(*layers)):
+        network.zero_grad()
+        network(images).square().sum().backward()
+        gradients.append([weights.grad.clone() for weights in ours.parameters()])
+    assert all(map(torch.equal, *gradients))
+
+
 def test_the_large_network_has_no_relu_between_second_convolution_and_pooling():
     kinds = [type(layer) for layer in build("cnn", GREY)]
-    assert kinds[:5] == [nn.Conv2d, nn.ReLU, nn.Conv2d, MaxPool, nn.Dropout]
+    assert kinds[:5] == [nn.Conv2d, nn.ReLU, nn.Conv2d, nn.MaxPool2d, nn.Dropout]
     assert [layer.p for layer in build("cnn", GREY) if isinstance(layer, nn.Dropout)] == [0.25, 0.5]
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import polars as pl
@@ -74,6 +75,26 @@ def test_what_the_epfl_tables_say_of_their_own_claims() -> None:
     assert found["labels-not-viable"] == pytest.approx(5.07, abs=0.01)
     assert found["data-split-withstands-delay"] == pytest.approx(0.55, abs=0.01)
     assert found["gaussian-99-diverges"] == 100
+
+
+def test_numbers_that_comments_give_follow_from_the_tables() -> None:
+    """Of the report's own tables: with its log's 71.43, without the runs that were lost, and relative."""
+    sync, free = ([*epfl.COMPARISON[row]] for row in ("sync", "async 0 ms"))
+    free[5] = 71.43
+    assert mean(map(float.__sub__, free[::2], free[1::2])) == pytest.approx(9.59, abs=0.005)
+    assert mean(abs(a - b) for a, b in zip(sync, free, strict=True)) == pytest.approx(5.33, abs=0.005)
+    one, every = (
+        [v for d in epfl.DELAYS for v in epfl.COMPARISON[f"{who} {d} ms"]] for who in ("one", "all")
+    )
+    kept = [(a, b) for a, b in zip(every, one, strict=True) if min(a, b) > epfl.NC]
+    assert mean(100 * (a - b) / a for a, b in kept) == pytest.approx(11.6, abs=0.05)
+    gains = [
+        compensated - epfl.COMPARISON[f"one {delay} ms"][2 * place + 1]
+        for delay, row in zip(epfl.DELAYS, epfl.COMPENSATION[5.0], strict=True)
+        for place, compensated in enumerate(row)
+        if compensated > epfl.NC
+    ]
+    assert mean(gains) == pytest.approx(2.5, abs=0.05)
 
 
 def test_what_the_asu_tables_say_of_their_own_claims() -> None:
@@ -188,6 +209,20 @@ def test_a_run_that_diverged_stays_in_the_mean_over_training() -> None:
     curves = pl.DataFrame(points, schema=["id", "epochs", "error"], orient="row")
     seen = with_curves(runs, curves).sort("id", "epochs").select("id", "epochs", "error").rows()
     assert seen == [("short", 0.0, 90.0), ("short", 1.0, 88.0), ("short", 2.0, 88.0), *points[:3]]
+
+
+def test_an_epoch_that_only_some_runs_saw_is_left_out() -> None:
+    runs = pl.DataFrame([CELL | {"id": id, "seed": seed} for seed, id in enumerate(("old", "new"))])
+    points = [
+        ("new", 0.0, 90.0),
+        ("new", 1.0, 40.0),
+        ("new", 2.0, 30.0),
+        ("old", 1.0, 20.0),
+        ("old", 2.0, 10.0),
+    ]
+    curves = pl.DataFrame(points, schema=["id", "epochs", "error"], orient="row")
+    seen = with_curves(runs, curves).sort("id", "epochs").select("id", "epochs", "error").rows()
+    assert seen == points[1:]
 
 
 # Figures 1, 2 and 7: what five runs together give.

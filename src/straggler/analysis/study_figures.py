@@ -100,7 +100,7 @@ def draw_span(axes: Axes, points: pl.DataFrame, label: str, place: int) -> None:
 
 
 def with_curves(summaries: pl.DataFrame, curves: pl.DataFrame) -> pl.DataFrame:
-    """The evaluations of these runs at the epochs of those that went to the end.
+    """The evaluations of these runs at the epochs that all of those have that went to the end.
 
     A run that diverged has its last one from there on: a mean over those that are left would flatter.
     """
@@ -109,7 +109,8 @@ def with_curves(summaries: pl.DataFrame, curves: pl.DataFrame) -> pl.DataFrame:
     ends = named.group_by("id").agg(end=pl.col("epochs").max())
     named = named.join(ends, on="id")
     whole = named.filter(pl.col("end") == pl.col("end").max().over("protocol"))
-    epochs = whole.select("protocol", "epochs").unique()
+    seen_by = whole.group_by("protocol", "epochs").agg(runs=pl.col("id").n_unique())
+    epochs = seen_by.filter(pl.col("runs") == pl.col("runs").max().over("protocol")).drop("runs")
     last = named.filter(pl.col("epochs") == pl.col("end")).drop("epochs")
     later = last.join(epochs, on="protocol").filter(pl.col("epochs") > pl.col("end"))
     seen = named.join(epochs, on=["protocol", "epochs"], how="semi")

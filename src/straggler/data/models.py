@@ -9,7 +9,6 @@ from pydantic import PositiveInt
 from torch import nn
 
 from straggler.catalogue import Entry
-from straggler.data.pooling import MaxPool
 from straggler.data.residual import resnet, wide_resnet
 
 __all__ = ["MODELS", "Model"]
@@ -83,7 +82,7 @@ class Cnn(Model):
             nn.Conv2d(1, 32, 3),
             nn.ReLU(),
             nn.Conv2d(32, 64, 3),
-            MaxPool(),
+            nn.MaxPool2d(2),
             nn.Dropout(0.25),
         ]
         dense = [nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, classes)]
@@ -136,7 +135,7 @@ class AsuFashion(Model):
         layers: list[nn.Module] = []
         for before, after in ((1, 16), (16, 32)):
             convolution = nn.Conv2d(before, after, 5, padding=2)
-            layers += [convolution, nn.BatchNorm2d(after), MaxPool(), nn.ReLU()]
+            layers += [convolution, nn.BatchNorm2d(after), nn.MaxPool2d(2), nn.ReLU()]
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(1568, classes))
 
 
@@ -182,9 +181,12 @@ class Linear(Model):
 
 
 def lenet(channels: int, padding: int, classes: int) -> nn.Module:
-    """Two convolutions of five by five, each pooled, and three dense layers."""
-    first = [nn.Conv2d(channels, 6, 5, padding=padding), MaxPool(), nn.ReLU()]
-    second = [nn.Conv2d(6, 16, 5), MaxPool(), nn.ReLU()]
+    """Two convolutions of five by five, each pooled, and three dense layers.
+
+    Pooled before the ReLU, which leaves every bit as it is and the ReLU a quarter of the pixels.
+    """
+    first = [nn.Conv2d(channels, 6, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
+    second = [nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU()]
     return nn.Sequential(*first, *second, *dense([400, 120, 84, classes]))
 
 

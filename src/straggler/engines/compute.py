@@ -187,7 +187,7 @@ class Pool(Compute):
         """A seat whose finished result was moved out of the shared memory."""
         for child in self._children:
             for seat in child.seats:
-                if seat.task not in (None, self._lent) and seat.task.result is not None:
+                if seat.task is not None and seat.task.result is not None:
                     self._release(seat.task)
                     return seat
         return None

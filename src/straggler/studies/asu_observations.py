@@ -23,10 +23,10 @@ class Observation(NamedTuple):
     least: float = -math.inf
     most: float = math.inf
     comment: str = ""
-    trivial: bool = False  # the two are one and the same run here
+    constructed: bool = False  # the two are one and the same run here
 
     def claim(self) -> Claim:
-        """Both protocols where a sum and a mean differ; untrained statistics where there are any."""
+        """As coded; where the statistics are untrained, with the trained ones as evidence."""
         table, row = self.changed
         beside = "statistics that nobody updated, " if self.baseline[0] == "6" else ""
         trained = Evidence(
@@ -41,7 +41,7 @@ class Observation(NamedTuple):
             gain(table, row, self.baseline),
             self.least,
             self.most,
-            constructed=self.trivial,
+            constructed=self.constructed,
             causes=(trained,) if beside else (),
             comment=self.comment,
         )
@@ -60,7 +60,7 @@ OBSERVED = (
         ("4", ASYNC),
         least=0.2,
         comment=NEVER_ACTS,
-        trivial=True,
+        constructed=True,
     ),
     Observation(
         "pull-2-harms-mnist",
@@ -84,7 +84,7 @@ OBSERVED = (
         ("5", ASYNC),
         least=0.2,
         comment=NEVER_ACTS,
-        trivial=True,
+        constructed=True,
     ),
     Observation(
         "six-workers-like-five-cifar",
@@ -190,7 +190,7 @@ OBSERVED = (
         ("6", ASYNC),
         most=0,
         comment="Nobody gets a hundred ahead: the rule never acts, and the runs are the same.",
-        trivial=True,
+        constructed=True,
     ),
     Observation(
         "fashion-lower-rate",

@@ -171,7 +171,7 @@ DELAY_CLAIMS = (
             ),
         ),
         comment="Equal delays change the time, not the order of arrivals: staleness stays N − 1. Of the "
-        "report's three delayed runs with ten workers one was lost, which is all of its 24.3.",
+        "report's three delayed runs with ten workers one was lost, which is all of it.",
     ),
     Claim(
         "splitting-saves-time",

@@ -71,9 +71,9 @@ def spread(*means: tuple[str, float, int], workers: tuple[int, ...] = WORKERS) -
     return Spread(math.sqrt(whole), whole**2 / sum(term**2 / len(DELAYS) for term in terms))
 
 
-def at_rest(row: str, workers: int, strategy: str, protocol: str = CODED) -> Statistic:
-    """A cell of Table II without delays."""
-    return at(table="II", protocol=protocol, row=row, column=f"{workers} workers, {strategy}")
+def at_rest(row: str, workers: int, strategy: str) -> Statistic:
+    """A cell of Table II as coded, without delays."""
+    return at(table="II", protocol=CODED, row=row, column=f"{workers} workers, {strategy}")
 
 
 def sync_differs() -> Statistic:

@@ -178,7 +178,6 @@ OF_ANY_NETWORK = (
         most=28.4,
         said=27.9,
         unit="%",
-        exact=True,
         constructed=True,
         causes=(Evidence("the first, with coefficient of variation .1 (%)", known(100 * beyond(1.25, 0.1))),),
     ),
@@ -304,8 +303,7 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
                 ),
             ),
             comment="The caption says more: GA penalises much less than SA, and DANA-GA less than GA. What "
-            "they divide by is not in a record; examples/penalties.py measures it (docs/methods.md): with 8 "
-            "workers GA by 5.4, SA by 7.0, DANA-GA by 2.2.",
+            "they divide by is not in a record; examples/penalties.py measures it (docs/methods.md).",
         ),
         *OF_ANY_NETWORK,
     )
