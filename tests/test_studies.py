@@ -18,7 +18,7 @@ from straggler.cli.study import study
 from straggler.experiment import Experiment
 from straggler.speedup import Repetition
 from straggler.studies import ASU, EPFL, GAP_AWARE, STUDIES, Study
-from straggler.studies.draw import account, draw, judged, source_summaries
+from straggler.studies.draw import account, draw, judged, source_summaries, tally
 from straggler.studies.gap_aware_claims import beyond
 from straggler.studies.study import Scale
 from straggler.sweeps.cells import Cell, tasks
@@ -230,6 +230,14 @@ def test_what_is_computed_has_no_seeds() -> None:
     found = judge(computed, NOTHING, NOTHING)
     assert found.verdict == "replicated" and found.effect is not None and found.effect.seeds == 0
     assert "(computed, not run)" in account([found])
+
+
+def test_verdicts_are_counted() -> None:
+    measured = rows({seed: {"a": 55.0 + seed, "b": 50.0} for seed in range(3)})
+    found = [judge(claim(least=least), measured, NOTHING) for least in (0.0, 0.0, 50.0)]
+    found.append(judge(claim(least=0.0), NOTHING, NOTHING))
+    assert tally(found) == "4 claims: 2 replicated, 1 not replicated, 1 not measured"
+    assert account(found).startswith("4 claims: 2 replicated")
 
 
 def test_differences_are_taken_within_a_seed() -> None:

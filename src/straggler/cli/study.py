@@ -16,7 +16,7 @@ from straggler.cli import options
 from straggler.cli.app import complain, err, out
 from straggler.progress import Bar
 from straggler.studies import STUDIES, Study
-from straggler.studies.draw import account, claim_rows, draw, holds_results
+from straggler.studies.draw import account, claim_rows, draw, holds_results, tally
 from straggler.studies.study import Scale
 from straggler.sweeps.cells import read_sweep
 from straggler.sweeps.conduct import Plan, conduct, plan
@@ -142,7 +142,7 @@ def show(
             out.print(listing(title, columns, chosen))
     heads, verdicts = claim_rows(drawn.verdicts)
     heads, *rows = [[*row[1:-1], row[0]] for row in (heads, *verdicts)]  # what was measured is on the page
-    out.print(listing("claims", heads, rows))
+    out.print(listing(tally(drawn.verdicts), heads, rows))
     if rehearsal:
         out.print("this is a rehearsal: no number above is a result, no claim is judged")
     elif drawn.outdated:

@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import polars as pl
 
-from straggler.analysis.claims import Judged, judge
+from straggler.analysis.claims import Judged, Verdict, judge
 from straggler.analysis.intervals import Interval
 from straggler.analysis.markdown import markdown_table
 from straggler.analysis.study_tables import (
@@ -28,7 +29,17 @@ from straggler.studies.study import Scale, Study
 from straggler.sweeps.cells import Cell, SpeedCell
 from straggler.sweeps.summaries import known
 
-__all__ = ["Drawn", "account", "claim_rows", "draw", "holds_results", "judged", "layouts", "source_summaries"]
+__all__ = [
+    "Drawn",
+    "account",
+    "claim_rows",
+    "draw",
+    "holds_results",
+    "judged",
+    "layouts",
+    "source_summaries",
+    "tally",
+]
 
 REHEARSAL = (
     "> **This is a rehearsal, not a result.** A few cells were trained for a moment, with one seed, to see "
@@ -119,6 +130,12 @@ def claim_rows(found: Iterable[Judged]) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
+def tally(found: Sequence[Judged]) -> str:
+    """How many claims came out how, the verdicts in their order."""
+    counts = [(sum(one.verdict == verdict for one in found), verdict) for verdict in get_args(Verdict)]
+    return f"{len(found)} claims: " + ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
+
+
 def as_facts(one: Judged) -> dict[str, str | float]:
     """A claim for a page that has its own layout: no effect if there is none, no end where it is open."""
     ours = one.effect and {"effect": one.effect.mean, "low": one.effect.low, "high": one.effect.high}
@@ -139,9 +156,9 @@ def explained(found: Iterable[Judged]) -> str:
     return "\n\n".join(parts)
 
 
-def account(found: Iterable[Judged]) -> str:
+def account(found: Sequence[Judged]) -> str:
     """The claims one after another, for a document that is read."""
-    parts = []
+    parts = [f"{tally(found)}."]
     for one in found:
         claim, unit = one.claim, "" if one.claim.unit == "points" else f" {one.claim.unit}"
         ours = "" if one.effect is None else f" Ours: {one.effect}{unit} ({seeds_of(one.effect)})."
@@ -201,7 +218,8 @@ def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool 
         verdicts = unjudged(verdicts)
     warning = f"{others} rows are of runs with other settings than the study has now." if others else ""
     parts = [*introduction(study, summaries, command), REHEARSAL if rehearsal else warning]
-    parts += ["## Claims", markdown_table(*claim_rows(verdicts)), "" if rehearsal else explained(verdicts)]
+    parts += ["## Claims", f"{tally(verdicts)}.", markdown_table(*claim_rows(verdicts))]
+    parts += ["" if rehearsal else explained(verdicts)]
     parts += measured(study, summaries, tables, figures)
     write_text(results / "README.md", "\n\n".join(part for part in parts if part) + "\n")
     write_text(results / "claims.json", json.dumps([as_facts(one) for one in verdicts], indent=1))
