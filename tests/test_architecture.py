@@ -29,7 +29,7 @@ LEVELS = [
     {"core"},
     {"train", "delays", "data", "record", "checkpoint"},
     {"policies", "corrections", "optimizers", "methods", "problem", "engines"},
-    {"evaluation", "settings", "speedup"},
+    {"evaluation", "pulse", "settings", "speedup"},
     {"observe"},
     {"keeper"},
     {"run"},

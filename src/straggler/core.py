@@ -144,7 +144,7 @@ class Optimizer(Piece):
 
 
 class Diverged(ArithmeticError):
-    """A worker reported a loss that is not a finite number."""
+    """The run is lost: a loss that is not a finite number, or a network that does not tell inputs apart."""
 
 
 class Server:

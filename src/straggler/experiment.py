@@ -302,7 +302,7 @@ class Experiment(BaseModel):
         if not force and (finished := existing(folder)) is not None:
             report(f"{folder} exists already; --force runs it again")
             return finished
-        make_engine = self._engine()
+        make_engine, virtual = self._engine(), self.engine == "simulator"
         started = time.monotonic()
         try:
             problem = self.problem(data, report)
@@ -312,12 +312,12 @@ class Experiment(BaseModel):
         if resumed is not None:
             report(f"goes on from a checkpoint after {resumed['server']['k']:,} updates; --force starts anew")
             started -= resumed["elapsed"]
-        if self.engine == "simulator" and self.min_workers not in (None, self.workers):
+        if virtual and self.min_workers not in (None, self.workers):
             report(f"in virtual time all {self.workers} workers are there from the start to the end")
-        beside = self.engine != "simulator" and self.eval_every > 0
-        cores = (jobs or os.cpu_count() or 1) if self.engine == "simulator" else 1
+        beside = not virtual and self.eval_every > 0
+        cores = (jobs or os.cpu_count() or 1) if virtual else 1
         machine = Machine(cores, every, worker_timeout, report, address, worker_resources or {})
-        watch = Watch(self.eval_every, self.train_metrics, self.snapshots, beside, progress)
+        watch = Watch(self.eval_every, self.train_metrics, self.snapshots, beside, virtual, progress)
         facts = {"id": self.id, "started": started}
         pieces = self.server(problem), problem, make_engine, self.budget(problem)
         recorder = Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"])

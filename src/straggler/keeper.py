@@ -14,7 +14,7 @@ from torch import Tensor
 
 from straggler import checkpoint
 from straggler.catalogue import InputError
-from straggler.core import Arrival, Change, Decision, Engine, Server
+from straggler.core import Arrival, Change, Decision, Diverged, Engine, Server
 from straggler.observe import Observer
 from straggler.record import Recorder
 
@@ -62,13 +62,17 @@ class Keeper:
         self._begun = self._saved = time.monotonic()
         self._saved_at, self._stopping = 0, False
 
-    def __call__(self, arrival: Arrival | Change, decision: Decision, staleness: int, before: Tensor) -> None:
-        self.observer(arrival, decision, staleness, before)
+    def __call__(
+        self, arrival: Arrival | Change, decision: Decision, staleness: int, before: Tensor
+    ) -> Diverged | None:
+        if (lost := self.observer(arrival, decision, staleness, before)) is not None:
+            return lost  # unsaved: whoever resumes from before it comes to the same end
         due = time.monotonic() - self._saved >= self.every.seconds
         if due or self._stopping or self.server.k - self._saved_at >= self.every.updates:
             self.save()
         if self._stopping:
             raise KeyboardInterrupt
+        return None
 
     def elapsed(self) -> float:
         return time.monotonic() - self._begun

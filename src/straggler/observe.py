@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from torch import Tensor
 
-from straggler.core import Arrival, Change, Decision, Job, Server
+from straggler.core import Arrival, Change, Decision, Diverged, Job, Server
 from straggler.engines.compute import Compute
 from straggler.evaluation import Evaluation
 from straggler.problem import Split
+from straggler.pulse import Pulse
 from straggler.record import Recorder
 from straggler.train import Budget
 
@@ -55,6 +56,7 @@ class Watch:
     train_metrics: bool = False  # the training set at every evaluation
     snapshots: int = 0  # weights kept, after the first ones
     beside: bool = False  # evaluate beside the training: in real time it must not wait
+    ends_lost: bool = False  # look whether the network is lost; in real time the looking would be waited for
     progress: Callable[[Progress], None] | None = None
 
 
@@ -82,6 +84,8 @@ class Observer:
         self._kept: list[tuple[Tensor, Tensor, int, float]] = []
         self._shown, self._published = 0.0, time.monotonic()
         self._recent: deque[int] = deque(maxlen=RECENT_ARRIVALS)
+        problem = compute.problem
+        self._pulse = Pulse(problem) if watch.ends_lost and problem.classes else None
 
     def begin(self) -> None:
         """The model before the first step."""
@@ -93,14 +97,20 @@ class Observer:
         """What a checkpoint must keep."""
         self._conclude()
         found = {split: torch.from_numpy(found) for split, found in self._predictions.items()}
-        return {name: getattr(self, name) for name in self._KEPT} | {"_predictions": found}
+        kept = {name: getattr(self, name) for name in self._KEPT} | {"_predictions": found}
+        return kept | {"pulse": self._pulse and (self._pulse.next_look, self._pulse.silent)}
 
     def restore(self, state: dict[str, Any]) -> None:
         for name in self._KEPT:
             setattr(self, name, state[name])
         self._predictions = {split: found.numpy() for split, found in state["_predictions"].items()}
+        if self._pulse and "pulse" in state:  # checkpoints of before have none
+            self._pulse.next_look, self._pulse.silent = state["pulse"]
 
-    def __call__(self, arrival: Arrival | Change, decision: Decision, staleness: int, before: Tensor) -> None:
+    def __call__(
+        self, arrival: Arrival | Change, decision: Decision, staleness: int, before: Tensor
+    ) -> Diverged | None:
+        """Write it down; the answer ends the run."""
         self.seconds = arrival.time
         if isinstance(arrival, Change):
             self.recorder.arrival(time=arrival.time, worker=arrival.worker, decision=decision)
@@ -123,6 +133,8 @@ class Observer:
         if now - self._published > PUBLISH_SECONDS:
             self._published = now
             self._publish()
+        server = self.server
+        return None if self._pulse is None else self._pulse.check(server.epochs, server.x, server.buffers)
 
     def now(self) -> Progress:
         server = self.server

@@ -45,6 +45,7 @@ class Chunk:
     loss: float  # summed over the samples
     samples: int
     predictions: NDArray[np.int64] | None = None  # None where there are no classes
+    varied: bool = True  # the outputs are not all the same
 
 
 class Problem(Protocol):
@@ -188,8 +189,10 @@ class Supervised:
                 loss = float(self.loss(outputs, targets)) * len(chosen)
         finally:
             self.module.train()
-        predictions = outputs.argmax(dim=1).numpy() if self.classes else None
-        return Chunk(loss, len(chosen), predictions)
+        if not self.classes:
+            return Chunk(loss, len(chosen))
+        varied = len(chosen) < 2 or bool((outputs != outputs[:1]).any())
+        return Chunk(loss, len(chosen), outputs.argmax(dim=1).numpy(), varied)
 
     def labels(self, split: Split) -> NDArray[np.int64] | None:
         return self.splits[split].labels if self.classes and split in self.splits else None

@@ -10,8 +10,9 @@ from straggler.core import Arrival, Change, Decision, Diverged, Engine, Server
 
 __all__ = ["Budget", "Observe", "train"]
 
-# The arrival or change of workers, what became of it, its staleness, and the model before it.
-Observe = Callable[[Arrival | Change, Decision, int, Tensor], None]
+# Told the arrival or change of workers, what became of it, its staleness, and the model before it; may answer
+# that the run is lost.
+Observe = Callable[[Arrival | Change, Decision, int, Tensor], Diverged | None]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ def train(server: Server, engine: Engine, budget: Budget, observe: Observe) -> D
         except Diverged as end:
             observe(arrival, "dropped", staleness, before)
             return end
-        observe(arrival, decision, staleness, before)
+        lost = observe(arrival, decision, staleness, before)
         server.ledger.check(server.in_flight)
+        if lost is not None:
+            return lost
     return None

@@ -18,11 +18,13 @@ PROBES = 64  # items of a Dataset that are looked at to tell it from another
 
 
 class GivenData:
-    """(inputs, labels, test inputs, test labels) as tensors or arrays, or (train, test) as Datasets."""
+    """(inputs, labels, test inputs, test labels) as tensors or arrays, in pairs or not; or two Datasets."""
 
     mark: ClassVar[str] = "given("  # in its text, and in no other's
 
     def __init__(self, parts: tuple[Any, ...] | list[Any]) -> None:
+        if len(parts) == 2 and all(isinstance(part, tuple) and len(part) == 2 for part in parts):
+            parts = (*parts[0], *parts[1])  # (inputs, labels), (test inputs, test labels)
         if len(parts) == 4:
             arrays = [as_array(part) for part in parts]
             if len(arrays[0]) != len(arrays[1]) or len(arrays[2]) != len(arrays[3]):
