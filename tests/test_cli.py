@@ -232,6 +232,77 @@ def test_flags_win_over_set_and_set_over_the_file(straggler: Command) -> None:
     assert (done.settings["lr"], done.settings["seed"], done.settings["workers"]) == (0.1, 2, 5)
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--method", "ssgd"], {"policy": "synchronous", "optimizer": "sgd(momentum=0.5)"}),
+        (["--method", "nag-asgd"], {"optimizer": "sgd(momentum=0.5, nesterov=True)"}),
+        (["--method", "ga"], {"correction": "gap-aware", "momentum": 0.5, "nesterov": True}),
+        (["--method", "async-adam"], {"optimizer": "adam", "momentum": None}),
+        (["--momentum", "0.75"], {"optimizer": "sgd(momentum=0.75)", "momentum": 0.75}),
+        (["--optimizer", "adam"], {"optimizer": "adam", "momentum": None}),
+        (["--method", "ssgd", "--optimizer", "adam"], {"policy": "synchronous", "optimizer": "adam"}),
+        (["--gradients", "7"], {"gradients": 7, "updates": None}),
+        (["--workers", "2"], {"workers": 2, "min_workers": None}),
+    ],
+)
+def test_flags_win_over_all_that_they_stand_for_in_the_file_of_a_run(
+    flags: list[str], expected: dict[str, Any], straggler: Command
+) -> None:
+    first = straggler("run", *QUICK, "--momentum", "0.5", "--workers", "3-4", "--json")
+    file = str(first.record.path / "experiment.toml")
+    again = straggler("run", "--config", file, *flags, "--jobs", "1", "--json")
+    assert again.code == 0 and {key: again.settings.get(key) for key in expected} == expected
+    kept = [key for key in ("dataset", "model", "lr", "partition", "compute") if key not in expected]
+    assert [again.settings[key] for key in kept] == [first.settings[key] for key in kept]
+
+
+def test_a_folder_may_have_any_name(straggler: Command) -> None:
+    done = straggler("run", *QUICK, "--out", "a [2] *?", "--json")
+    assert done.code == 0 and len(done.record.arrivals) == 5
+    Path("trace [1].csv").write_text("worker,seconds\n0,1\n")
+    traced = straggler("run", *QUICK, "--workers", "1", "--compute", "trace(file='trace [1].csv')", "--json")
+    assert traced.summary["seconds"] == 5
+
+
+def test_a_landscape_beside_the_runs_is_no_run(straggler: Command) -> None:
+    straggler("run", *QUICK, "--snapshots", "3", "--out", "l")
+    for _ in range(2):
+        there = [str(path) for path in sorted(Path("l").iterdir())]
+        assert straggler("landscape", *there, "--grid", "2", "--samples", "20", "--jobs", "1").code == 0
+    drawn = straggler("plot", "loss", *there)
+    assert drawn.code == 0 and "left out: l/landscapes holds no run" in drawn.err
+    alone = straggler("plot", "loss", "l/landscapes")
+    assert alone.code == 2 and "holds no run" in alone.err
+
+
+@pytest.mark.parametrize("kind", ["accuracy", "error", "pareto", "heatmap"])
+def test_there_is_no_figure_of_an_accuracy_that_nobody_has(kind: str, straggler: Command) -> None:
+    made = straggler("run", "--dataset", "quadratic", "--updates", "9", "--jobs", "1", "--json").record.path
+    drawn = straggler("plot", kind, str(made))
+    assert drawn.code == 2 and "use plot loss" in drawn.err
+    assert not Path(f"{kind}.png").exists()
+
+
+def test_a_schedule_that_ends_before_the_gradients_do_is_refused_at_once(straggler: Command) -> None:
+    short = ["--schedule", "OneCycleLR(max_lr=0.1, total_steps=3)"]
+    done = straggler("run", *DIGITS, "--gradients", "300", *short)
+    assert done.code == 2 and "make it last longer" in done.err
+    assert not Path("runs").exists()
+
+
+def test_everything_of_a_curve_is_shown_on_a_narrow_terminal(
+    straggler: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = straggler("run", *DIGITS, "--epochs", "1", "--validation", "0.2", "--train-metrics", "--json")
+    monkeypatch.setattr(out, "width", 80)
+    shown = straggler("show", str(made.record.path)).out
+    curve = made.record.curve
+    for column in ("test_loss", "validation_loss", "validation_accuracy", "train_loss", "train_accuracy"):
+        assert all(f"{value:.3f}" in shown for value in curve[column]), column
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 def test_pieces_win_over_the_method(straggler: Command) -> None:
     done = straggler("run", *QUICK, "--method", "ssgd", "--optimizer", "adamw", "--json")
     assert (done.settings["policy"], done.settings["optimizer"]) == ("synchronous", "adamw")

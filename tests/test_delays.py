@@ -258,6 +258,7 @@ def test_trace_replays_a_file_and_starts_over(tmp_path: Path, name: str) -> None
     assert [made(0, i) for i in range(5)] == [1, 2, 3, 1, 2]
     assert [made(1, i) for i in (0, 1, 2, 2 * BLOCK + 1)] == [10, 20, 10, 20]
     assert made(0, 2 * BLOCK) == 1 + (2 * BLOCK) % 3
+    assert made.block(0, 10**9).sum() == BLOCK * 2 + (10**9 * BLOCK % 3 - 1), "far away, and at once"
 
 
 def test_trace_of_some_workers_is_a_delay(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Figures show what the records say; every kind is drawn, in every format, whole or not at all."""
 
+import json
+import shutil
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -245,6 +247,23 @@ def test_plot_command(runs: dict[str, Record], tmp_path: Path) -> None:
     result = invoke("plot", "gap", *folders, "--against", "gradients", "--out", str(target))
     assert result.exit_code == 0, result.output
     assert "ssp(bound=1.0)" in target.read_text()
+
+
+@pytest.mark.parametrize("kind", ["error", "pareto", "heatmap"])
+def test_a_run_that_goes_on_is_left_out_of_what_came_out(
+    kind: str, digits: Record, tmp_path: Path, drawn: list[Figure]
+) -> None:
+    shutil.copytree(digits.path, tmp_path / "cut")
+    facts = digits.summary | {"status": "interrupted", "test_accuracy": 1.0, "converged": False}
+    (tmp_path / "cut" / "summary.json").write_text(json.dumps(facts))
+    target = str(tmp_path / "figure.png")
+    result = invoke("plot", kind, str(digits.path), str(tmp_path / "cut"), "--out", target)
+    assert result.exit_code == 0 and "cut has not ended" in " ".join(result.output.split())
+    axes = drawn[0].axes[0]
+    words = [axes.get_title(), *(text.get_text() for text in axes.texts)]
+    assert not any("1 NC" in word or "did not converge" in word for word in words)
+    if kind == "error":
+        assert axes.lines[0].get_ydata() == pytest.approx([100 - digits.summary["test_accuracy"]])
 
 
 def test_plot_explains_its_kinds() -> None:

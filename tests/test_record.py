@@ -55,6 +55,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return experiment.run(tmp_path_factory.mktemp("runs"), jobs=1)
 
 
+@pytest.mark.parametrize("every", [0.1, 0.2, 0.7])
+def test_evaluations_are_as_many_as_asked_for(every: float, tmp_path: Path) -> None:
+    """In floats 1.0 // 0.1 is 9, and 2.1 / 0.7 is below 3."""
+    settings = {"dataset": "mixture(samples=20)", "model": "linear", "workers": 1, "batch_size": 1}
+    curve = Experiment(**settings, epochs=2.1, eval_every=every).run(tmp_path, jobs=1).curve
+    assert len(curve) == 1 + round(2.1 / every) + (round(2.1 / every) * every < 2.09)
+
+
 # What is in the folder.
 
 

@@ -170,6 +170,15 @@ def test_labels_say_what_differs_and_seeds_share_one(runs: dict[str, Path]) -> N
     assert "±" in rows[0][2] and "[" in rows[1][2]
 
 
+def test_a_run_that_goes_on_is_counted_beside_those_that_have_ended(runs: dict[str, Path]) -> None:
+    ended, going_on = Facts(runs["asgd"]), Facts(runs["seed 1"])
+    facts = {"status": "interrupted", "updates": 1, "test_loss": 99.0}
+    vars(going_on)["summary"] = facts
+    (row,), (alone,) = summary_rows([ended, going_on]), summary_rows([ended])
+    assert row[1] == "1 (and 1 unfinished)" and row[2:] == alone[2:]
+    assert summary_rows([going_on])[0][3] == "99.0000"
+
+
 def test_the_partition_is_the_one_the_run_used(runs: dict[str, Path]) -> None:
     counted = partition_counts(Facts(runs["asgd"]))
     assert counted is not None

@@ -265,6 +265,27 @@ def test_speedup_refuses(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_said_twice_is_counted_once() -> None:
+    words = ["--repetitions", "2", "--iterations", "200", "--json"]
+    once = ["--workers", "2", "--method", "asgd", "--compute", "gamma(1, 0.5)"]
+    twice = ["--workers", "2,2", "--method", "asgd", *once[2:], "--compute", "gamma(1,0.5)"]
+    first, second = (invoke("speedup", *given, *words).output.splitlines() for given in (once, twice))
+    assert first == second and len(json.loads(first[-1])) == 2
+
+
+def test_densities_of_a_cluster_of_a_given_size(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("worker,seconds\n0,1\n0,2\n1,3\n")
+    law = f"trace(file='{tmp_path / 'trace.csv'}')"
+    many = invoke("densities", "--compute", law)
+    assert many.exit_code != 0 and "with 20,000 workers" in str(many.exception)
+    two = invoke("densities", "--compute", law, "--workers", "2")
+    assert two.exit_code == 0 and "2.2" in two.output and "50.0%" in two.output, "means 1.5 and 3"
+    slow = invoke(
+        *("densities", "--compute", "constant(1)", "--delay", "constant(2, workers=[0])", "--workers", "4")
+    )
+    assert "1.5" in slow.output and "25.0%" in slow.output
+
+
 @pytest.mark.slow
 def test_densities_command(tmp_path: Path) -> None:
     result = invoke("densities", "--out", str(tmp_path / "d.png"))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,6 +129,42 @@ def test_a_row_stands_for_its_own_experiment_and_for_what_is_kept_of_it(tmp_path
     summaries.add(with_curve, {"test_accuracy": 1.0, "curve": [{"epochs": 1.0}]})
     summaries.write()
     assert Summaries(tmp_path, ["row"]).hold(with_curve)
+
+
+def swept(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """The rows of the table that the command prints."""
+    capsys.readouterr()
+    sweep(sweep_file(folder, text), jobs=1, results=folder / "results", runs=folder / "runs")
+    table = re.split(r"─ *\n", capsys.readouterr().out)[-1]
+    return [line.split() for line in table.splitlines() if line.strip()]
+
+
+def test_a_file_that_was_edited_prints_its_own_runs_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = 'dataset = "digits"\nmodel = "linear"\neval_every = 0\n'
+    first = swept(tmp_path, start + "epochs = 0.1\nworkers = [1, 2]\nseeds = 3\n", capsys)
+    assert [(row[0], row[-2]) for row in first] == [("1", "3"), ("2", "3")]
+    longer = swept(tmp_path, start + "epochs = 1\nworkers = [4, 2]\nseeds = 1\n", capsys)
+    assert [(row[0], row[-2]) for row in longer] == [("4", "1"), ("2", "1")], "in the order of the file"
+    other = swept(tmp_path, start + "epochs = 0.1\nlr = [0.1, 0.2]\nworkers = 2\n", capsys)
+    assert [row[0] for row in other] == ["0.1", "0.2"]
+    assert known(tmp_path / "results").height == 6 + 2 + 2, "what was run is still known"
+    assert swept(tmp_path, start + "epochs = 0.1\nworkers = [1, 2]\nseeds = 3\n", capsys) == first
+
+
+def test_where_there_is_no_accuracy_a_sweep_shows_the_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = swept(tmp_path, 'dataset = "quadratic"\nupdates = 30\nlr = [0.1, 0.2]\nseeds = 2\n', capsys)
+    assert [(row[0], row[-2]) for row in rows] == [("0.1", "2"), ("0.2", "2")]
+    assert all(float(row[1]) > 0 for row in rows)
+
+
+def test_records_go_into_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"--runs .* it is a file"):
+        sweep(sweep_file(tmp_path, "lr = [0.1, 0.2]\n"), runs=tmp_path / "file")
 
 
 def test_time_left_follows_from_the_work_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

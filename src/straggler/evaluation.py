@@ -44,8 +44,9 @@ class Evaluation:
         samples = sum(chunk.samples for chunk in chunks)
         scores = {f"{split}_loss": sum(chunk.loss for chunk in chunks) / samples}
         labels = self.compute.problem.labels(split)
-        if labels is not None:
-            found = np.concatenate([chunk.predictions for chunk in chunks if chunk.predictions is not None])
+        predictions = [chunk.predictions for chunk in chunks if chunk.predictions is not None]
+        if labels is not None and predictions:  # outputs need not be scores of classes
+            found = np.concatenate(predictions)
             scores[f"{split}_accuracy"] = 100 * float(np.mean(found == labels))
             self.predictions[split] = found
         return scores

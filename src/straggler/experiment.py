@@ -40,14 +40,22 @@ from straggler.problem import Loss, Problem, Quadratic, Quadratics, Supervised
 from straggler.randomness import rng
 from straggler.record import Record, Recorder, existing
 from straggler.run import Machine, processes, ray_cluster, run, simulator
-from straggler.settings import Text, choice, dataset_of, fewest_and_most, laws_of, model_of
+from straggler.settings import (
+    BUDGETS,
+    SHARED_SETTINGS,
+    Text,
+    choice,
+    dataset_of,
+    fewest_and_most,
+    laws_of,
+    model_of,
+    overridden,
+)
 from straggler.train import Budget
 
 __all__ = ["Experiment"]
 
 LOSS_GIVEN = "# loss: "  # how the text begins of an experiment with one
-BUDGETS = ("epochs", "updates", "gradients", "seconds")
-SHARED_SETTINGS = ("momentum", "nesterov", "weight_decay")  # settings that are also keys of their own
 
 
 class Experiment(BaseModel):
@@ -98,7 +106,7 @@ class Experiment(BaseModel):
     def from_toml(cls, path: Path | str, **changes: Any) -> Self:
         """Read a TOML file; keyword arguments win."""
         with Path(path).open("rb") as file:
-            return cls(**(tomllib.load(file) | changes))
+            return cls(**overridden(tomllib.load(file), changes))
 
     @classmethod
     def recorded(cls, record: Record) -> Self:
@@ -218,6 +226,8 @@ class Experiment(BaseModel):
         if isinstance(self.dataset, Quadratics):
             return Quadratic(self.dataset, self.workers, self.batch_size, self.seed)
         train_set, test_set, classes, shape = self._examples(folder, report)
+        if shape is None and not isinstance(self.model, GivenModel):
+            raise ValueError(f"the inputs have several parts, {self.model} takes one; give a module for them")
         validation = None
         if self.validation:
             order = rng(self.seed, "validation").permutation(len(train_set))
@@ -247,10 +257,10 @@ class Experiment(BaseModel):
 
     def _examples(
         self, folder: Path | None, report: Callable[[str], None]
-    ) -> tuple[Examples, Examples, tuple[str, ...], tuple[int, ...]]:
+    ) -> tuple[Examples, Examples, tuple[str, ...], tuple[int, ...] | None]:
         if isinstance(self.dataset, GivenData):
-            shape = self.dataset.train.fetch(np.array([0]))[0].shape[1:]
-            return self.dataset.train, self.dataset.test, self.dataset.classes, tuple(shape)
+            given = self.dataset
+            return given.train, given.test, given.classes, given.shape
         data = self.dataset.load(folder, report)
         seen = ArrayExamples(data.inputs, data.labels, data.mean, data.std, data.augment)
         unseen = ArrayExamples(data.test_inputs, data.test_labels, data.mean, data.std)
@@ -308,6 +318,8 @@ class Experiment(BaseModel):
             problem = self.problem(data, report)
         except ValueError as error:
             raise InputError(str(error)) from error
+        if self.gradients is not None:  # of how many epochs, only the data say
+            LearningRate(self.lr, self.schedule)(self.gradients * self.batch_size / problem.samples)
         resumed = None if force else newest(folder, report)
         if resumed is not None:
             report(f"goes on from a checkpoint after {resumed['server']['k']:,} updates; --force starts anew")

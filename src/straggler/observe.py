@@ -29,6 +29,7 @@ PROGRESS_SECONDS = 0.1
 PUBLISH_SECONDS = 0.5  # how far the record's own word on its progress lags behind
 RECENT_ARRIVALS = 60  # whose staleness is shown
 MOST_WORKERS = 64  # whose state is shown
+ROUNDING = 1e-9  # 1.0 // 0.1 is 9
 RECENT = 0.02  # weight of the latest loss in the running mean that is shown
 
 
@@ -120,7 +121,8 @@ class Observer:
         for job in self.server.cancelled:
             self._write_cancelled(job)
         if self.server.epochs >= self._next_evaluation:
-            self._next_evaluation = (self.server.epochs // self.watch.eval_every + 1) * self.watch.eval_every
+            passed = math.floor(self.server.epochs / self.watch.eval_every + ROUNDING)
+            self._next_evaluation = (passed + 1) * self.watch.eval_every
             self.measure()
         elif self._pending is not None and self._pending[1].ready():
             self._conclude()
@@ -242,10 +244,10 @@ class Observer:
         return test_accuracy is None or test_accuracy > 100 / classes + CHANCE_MARGIN
 
     def _by_class(self) -> dict[str, Any]:
-        labels = self.compute.problem.labels("test")
-        if labels is None:
+        labels, found = self.compute.problem.labels("test"), self._predictions.get("test")
+        if labels is None or found is None:
             return {}
-        names, found = self.compute.problem.classes, self._predictions["test"]
+        names = self.compute.problem.classes
         numbers = list(range(len(names)))
         scores = precision_recall_fscore_support(labels, found, labels=numbers, zero_division=0.0)
         table = {

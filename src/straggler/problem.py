@@ -1,6 +1,7 @@
 """A model, data and a loss as gradients of one flat vector; and quadratics whose optimum is known."""
 
 import copy
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ Split = Literal["train", "validation", "test"]
 Loss = Callable[[Tensor, Any], Tensor]
 CHUNK = 500  # samples evaluated at once: fixed, so that a sum over chunks is the same on any number of cores
 BATCHES = 1000  # in one epoch of a quadratic
+TYPES = {torch.float16, torch.float32, torch.float64}  # that numpy has too
 CACHED_ORDERS = 256  # shuffles kept: one per worker and pass
 
 
@@ -77,14 +79,16 @@ class Problem(Protocol):
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Gradients use one thread each (cores are spent across gradients) and leave torch as it was."""
-    threads = torch.get_num_threads()
+    """Gradients use one thread each (cores are spent across gradients) and leave the process as it was."""
+    threads, states = torch.get_num_threads(), (random.getstate(), np.random.get_state())  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         torch.set_num_threads(1)
         try:
             yield
         finally:
             torch.set_num_threads(threads)
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002
 
 
 class Supervised:
@@ -123,9 +127,15 @@ class Supervised:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(self.seed, "weights"))
             self.module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
+        if not self.module.training:  # it was used, and is to be trained; parts that are frozen stay so
+            self.module.train()
+        self._modes = [(part, part.training) for part in self.module.modules()]
         parameters = [p for p in self.module.parameters() if p.requires_grad]
-        if not parameters or len({p.dtype for p in parameters}) > 1:
-            raise ValueError("the model must have trainable parameters, all of one floating-point type")
+        if len(kinds := {p.dtype for p in parameters}) != 1 or not kinds <= TYPES:
+            found = ", ".join(sorted(map(str, kinds))) or "none"
+            raise ValueError(
+                f"the trainable parameters are {found}; there must be some, all float32 (or 16, or 64)"
+            )
         self._flat = torch.cat([p.detach().reshape(-1) for p in parameters])
         self._first = self._flat.clone()
         self._gradient = torch.zeros_like(self._flat)
@@ -136,7 +146,18 @@ class Supervised:
             strict=True,
         ):
             parameter.data, parameter.grad = view, slope
-        self._buffers = list(self.module.buffers())
+        self._slots = [
+            (part._buffers, name)
+            for part in self.module.modules()
+            for name, buffer in part._buffers.items()
+            if buffer is not None
+        ]
+        for (_, name), buffer in zip(self._slots, self._buffers(), strict=True):
+            if not torch.equal(buffer.to(self._flat.dtype).to(buffer.dtype), buffer):
+                raise ValueError(
+                    f"buffer {name!r} ({buffer.dtype}) has values that {self._flat.dtype}, as which buffers "
+                    f"travel, cannot hold; make it a plain attribute"
+                )
         self._order = lru_cache(CACHED_ORDERS)(self._shuffle)
 
     @staticmethod
@@ -167,7 +188,7 @@ class Supervised:
         self._load(x, buffers)
         address = (self.seed, "augment", worker, index)
         inputs, targets = self.splits["train"].fetch(self.batch(worker, index), lambda: rng(*address))
-        torch.default_generator.manual_seed(torch_seed(self.seed, "dropout", worker, index))
+        self._draw_from(torch_seed(self.seed, "dropout", worker, index))
         self._gradient.zero_()
         loss = self.loss(self.module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -188,11 +209,19 @@ class Supervised:
                 outputs = self.module(inputs)
                 loss = float(self.loss(outputs, targets)) * len(chosen)
         finally:
-            self.module.train()
-        if not self.classes:
+            for part, training in self._modes:
+                part.training = training
+        if not self._scores(outputs):
             return Chunk(loss, len(chosen))
         varied = len(chosen) < 2 or bool((outputs != outputs[:1]).any())
         return Chunk(loss, len(chosen), outputs.argmax(dim=1).numpy(), varied)
+
+    def _scores(self, outputs: Any) -> bool:
+        """Whether an output is a score for every class, the largest of which is a prediction."""
+        classes = len(self.classes)
+        return (
+            classes > 0 and isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] >= classes
+        )
 
     def labels(self, split: Split) -> NDArray[np.int64] | None:
         return self.splits[split].labels if self.classes and split in self.splits else None
@@ -203,15 +232,28 @@ class Supervised:
 
     def _load(self, x: Tensor, buffers: Tensor) -> None:
         self._flat.copy_(x)
-        if self._buffers:
-            sizes = [b.numel() for b in self._buffers]
-            for target, value in zip(self._buffers, torch.split(buffers, sizes), strict=True):
+        if self._slots:
+            targets = self._buffers()
+            sizes = [b.numel() for b in targets]
+            for target, value in zip(targets, torch.split(buffers, sizes), strict=True):
                 target.copy_((value if target.is_floating_point() else value.round()).view(target.shape))
 
     def _read_buffers(self) -> Tensor:
-        if not self._buffers:
+        if not self._slots:
             return self._first[:0]
-        return torch.cat([b.detach().reshape(-1).to(self._first.dtype) for b in self._buffers])
+        return torch.cat([b.detach().reshape(-1).to(self._first.dtype) for b in self._buffers()])
+
+    def _buffers(self) -> list[Tensor]:
+        """The buffers as they are now: a module may have put others in their place."""
+        found = (slots[name] for slots, name in self._slots)
+        return [torch.view_as_real(b) if b.is_complex() else b for b in found if b is not None]
+
+    @staticmethod
+    def _draw_from(seed: int) -> None:
+        """What a model draws while it computes is the gradient's own, whichever generator it asks."""
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
 
 
 class Quadratic:

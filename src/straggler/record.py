@@ -86,6 +86,11 @@ class Record:
         return self._json("summary.json")
 
     @property
+    def ended(self) -> bool:
+        """Whether it came to its end, be it a bad one."""
+        return self.summary.get("status") in ("finished", "diverged")
+
+    @property
     def curve(self) -> pl.DataFrame:
         """One row per evaluation."""
         file = self.path / "curve.parquet"
@@ -141,7 +146,7 @@ def existing(folder: Path) -> Record | None:
     """The record of a run that came to its end."""
     try:
         record = Record(folder)
-        return record if record.summary["status"] in ("finished", "diverged") else None
+        return record if record.ended else None
     except (RecordError, KeyError):
         return None
 
@@ -280,7 +285,7 @@ def hold(folder: Path, option: str) -> FileLock:
 
 def read_table(path: Path) -> pl.DataFrame:
     try:
-        return pl.read_parquet(path)
+        return pl.read_parquet(path, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise unreadable(path, error) from None
 

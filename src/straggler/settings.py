@@ -11,10 +11,25 @@ from straggler.data.datasets import DATASETS
 from straggler.data.given import GivenData, GivenModel
 from straggler.data.models import MODELS
 from straggler.delays import Law
+from straggler.methods import METHODS
+from straggler.optimizers import OPTIMIZERS
 from straggler.problem import Quadratics
 
-__all__ = ["Text", "choice", "dataset_of", "fewest_and_most", "laws_of", "model_of"]
+__all__ = [
+    "BUDGETS",
+    "SHARED_SETTINGS",
+    "Text",
+    "choice",
+    "dataset_of",
+    "fewest_and_most",
+    "laws_of",
+    "model_of",
+    "overridden",
+]
 
+BUDGETS = ("epochs", "updates", "gradients", "seconds")
+PIECES = ("policy", "correction", "optimizer")
+SHARED_SETTINGS = ("momentum", "nesterov", "weight_decay")  # of optimizers that are also keys of their own
 Text = (PlainSerializer(str), WithJsonSchema({"type": "string"}))
 
 
@@ -53,6 +68,33 @@ def fewest_and_most(workers: Any) -> dict[str, Any]:
         pair = {"workers": workers[-1]}
         return pair | {"min_workers": workers[0]} if len(workers) == 2 else pair
     return {}
+
+
+def overridden(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with changes, which win over all that they stand for.
+
+    A method wins over the pieces (momentum and weight decay stay, if its optimizer has them), an optimizer
+    over all that was set of the last one, one setting over the same in the optimizer's text, a budget over
+    any other.
+    """
+    settings = dict(settings)
+    replaced: set[str] = {"min_workers"} if "workers" in changes else set()
+    if changes.get("method") in METHODS and any(piece in settings for piece in PIECES):
+        new = parse(METHODS[changes["method"]].optimizer, OPTIMIZERS, "optimizer")
+        replaced |= {*PIECES} | {key for key in SHARED_SETTINGS if not hasattr(new, key)}
+        replaced |= {"nesterov"} & new.model_fields_set
+    if "optimizer" in changes:
+        replaced |= {"optimizer", *SHARED_SETTINGS}
+    if any(budget in changes for budget in BUDGETS):
+        replaced |= {*BUDGETS}
+    if "optimizer" in settings and (set_anew := changes.keys() & {*SHARED_SETTINGS}):
+        settings["optimizer"] = without(parse(settings["optimizer"], OPTIMIZERS, "optimizer"), set_anew)
+    return {key: value for key, value in settings.items() if key not in replaced} | dict(changes)
+
+
+def without(entry: Any, keys: set[str]) -> dict[str, Any]:
+    """An entry of a catalogue as a table, some of its settings left open."""
+    return {"name": entry.name} | {key: getattr(entry, key) for key in entry.model_fields_set - keys}
 
 
 def laws_of(value: Any) -> Any:

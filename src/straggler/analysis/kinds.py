@@ -20,6 +20,7 @@ class Kind:
 
     summary: str
     draw: Callable[[Mapping[str, Record], Path, str], Path]  # runs by name, where to, against what
+    of_ended: bool = False  # shows what came out, which only a run that has ended can say
 
 
 def of_runs(draw: Callable[[Mapping[str, Record], Path], Path]) -> Callable[..., Path]:
@@ -44,10 +45,10 @@ KINDS: dict[str, Kind] = {
         "each worker's loss and batches, and the weights' norm, over time", of_runs(workers_figure)
     ),
     "pareto": Kind(
-        "final accuracy against training time, and the runs that none beats", of_outcomes(pareto_figure)
+        "final accuracy against training time, and the runs that none beats", of_outcomes(pareto_figure), True
     ),
-    "heatmap": Kind("final accuracy by learning rate and momentum", of_outcomes(heat_figure)),
+    "heatmap": Kind("final accuracy by learning rate and momentum", of_outcomes(heat_figure), True),
     "error": Kind(
-        "test error against the number of workers, with intervals over seeds", of_outcomes(error_figure)
+        "test error against the number of workers, with intervals over seeds", of_outcomes(error_figure), True
     ),
 }

@@ -50,7 +50,8 @@ def pareto(runs: pl.DataFrame) -> pl.DataFrame:
 
 def pareto_figure(runs: pl.DataFrame, path: Path) -> Path:
     """Final accuracy against training time; the front is drawn, and its runs are named. NC is left out."""
-    learnt = runs.filter(pl.col("converged") & pl.col("accuracy").is_not_null())
+    runs = runs.filter(pl.col("accuracy").is_not_null())
+    learnt = runs.filter("converged")
     front = pareto(learnt)
     with drawn(path, 6.5, 4.2) as figure:
         axes = panels(figure, 1, 1)[0]
@@ -79,6 +80,7 @@ def pareto_figure(runs: pl.DataFrame, path: Path) -> Path:
 
 def heat_figure(runs: pl.DataFrame, path: Path) -> Path:
     """Final accuracy for every learning rate and momentum, mean over the runs; NC where none converged."""
+    runs = runs.filter(pl.col("accuracy").is_not_null())
     rates, momenta = (sorted(runs[key].fill_null(0.0).unique()) for key in ("lr", "momentum"))
     table = np.full((len(momenta), len(rates)), np.nan)
     for (rate, momentum), group in runs.with_columns(pl.col("momentum").fill_null(0.0)).group_by(
@@ -117,8 +119,9 @@ def error_figure(runs: pl.DataFrame, path: Path) -> Path:
     with drawn(path, 6, 4) as figure:
         axes = panels(figure, 1, 1)[0]
         sizes = sorted(runs["workers"].unique())
+        runs = runs.filter(pl.col("accuracy").is_not_null())
         for position, method in enumerate(runs["method"].unique(maintain_order=True)):
-            mine = runs.filter((pl.col("method") == method) & pl.col("accuracy").is_not_null())
+            mine = runs.filter(pl.col("method") == method)
             draw_errors(axes, mine, str(method), position)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes])

@@ -154,13 +154,16 @@ def as_csv(found: Sequence[Entry], layout: Layout) -> str:
 
 
 def sweep_rows(summaries: pl.DataFrame, labels: list[str]) -> tuple[list[str], list[list[str]]]:
-    """Any sweep: a line per combination of its labels, the test accuracy over its seeds."""
+    """Any sweep: a line per combination of its labels, the test accuracy (or loss) over its seeds."""
     rows = []
+    fact = "accuracy" if summaries["value"].is_not_null().any() else "loss"
+    if fact == "loss":
+        summaries = summaries.with_columns(value="test_loss")
     for key, runs in summaries.group_by(*labels, maintain_order=True) if labels else [((), summaries)]:
         found = entry(runs, "", "", "")
         staleness = float(runs.select(pl.col("mean_staleness").mean()).item())
         rows.append([*map(str, key), found.text, str(found.seeds), f"{staleness:.2f}"])
-    return [*labels, "test accuracy", "seeds", "staleness"], rows
+    return [*labels, f"test {fact}", "seeds", "staleness"], rows
 
 
 def time_rows(summaries: pl.DataFrame, fact: str) -> tuple[list[str], list[list[str]]]:

@@ -12,6 +12,8 @@ from straggler.record import Record
 
 __all__ = ["comparison", "description", "error_rows", "listing", "number"]
 
+LONGEST_WORD = 16  # that is not broken, a number among them; ids and paths may be
+LONGEST_NAME = 40  # that keeps its line; a longer one would take the other columns' room
 BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -30,8 +32,11 @@ def listing(title: str, columns: list[str], rows: list[list[str]]) -> Table:
     """A plain table: one line of heads, then the rows."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):
-        words = max(map(len, column.split()), default=0)  # heads are broken between words only
-        table.add_column(column, overflow="fold", no_wrap=position == 0, min_width=words)
+        cells = [row[position] for row in rows]
+        words = [word for text in (column, *cells) for word in text.split()]
+        whole = max((len(word) for word in words if len(word) <= LONGEST_WORD), default=0)
+        name = position == 0 and max(map(len, cells), default=0) <= LONGEST_NAME
+        table.add_column(column, overflow="fold", no_wrap=name, min_width=whole)
     for row in rows:
         table.add_row(*map(Text, row))
     return table
@@ -96,7 +101,7 @@ def description(record: Record) -> Group:
     parts.append(Text("\n" + record.text.rstrip()))
     parts.append(listing("\nsummary", ["", ""], [[key, number(value, 4)] for key, value in plain(facts)]))
     if len(record.curve):
-        parts.append(curve_table(record.curve))
+        parts += curve_tables(record.curve)
     if len(record.arrivals):
         parts.append(Text("\nstaleness (share of arrivals)", style="bold"))
         parts.append(staleness_bars(record.arrivals))
@@ -114,14 +119,20 @@ def plain(facts: Mapping[str, object]) -> list[tuple[str, object]]:
     ]
 
 
-def curve_table(curve: pl.DataFrame) -> Table:
-    shown = curve.select(pl.exclude("lr"))
+def curve_tables(curve: pl.DataFrame) -> list[Table]:
+    """What a terminal has room for beside each other: the run and its test, then the other splits."""
+    others = [name for name in curve.columns if name.startswith(("train_", "validation_"))]
+    tables = [curve_table("\ncurve", curve.select(pl.exclude("lr", *others)))]
+    return [*tables, curve_table("\nother splits", curve.select("epochs", *others))] if others else tables
+
+
+def curve_table(title: str, shown: pl.DataFrame) -> Table:
     rows = [[number(value, 3) for value in row] for row in shown.iter_rows()]
     if len(rows) > 20:  # enough to see the shape
         rows = [
             row for position, row in enumerate(rows) if position % (len(rows) // 15) == 0 or row is rows[-1]
         ]
-    return listing("\ncurve", [name.replace("_", " ") for name in shown.columns], rows)
+    return listing(title, [name.replace("_", " ") for name in shown.columns], rows)
 
 
 def staleness_bars(arrivals: pl.DataFrame) -> Text:

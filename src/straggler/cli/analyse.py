@@ -14,8 +14,8 @@ from straggler.catalogue import InputError, parse
 from straggler.cli.app import check_suffix, err, out
 from straggler.delays import DELAYS, Durations, Law
 from straggler.progress import Bar
+from straggler.speedup import MACHINES, policy_of, speedups
 from straggler.speedup import densities as sampled_densities
-from straggler.speedup import policy_of, speedups
 
 __all__ = ["densities", "speedup"]
 
@@ -80,8 +80,8 @@ def speedup(
     or two; [bold]straggler study gap-aware --tables 12[/bold] uses all cores. Communication costs nothing
     unless a --delay says otherwise.
     """
-    sizes, chosen = numbers("--workers", workers), methods or list(METHODS)
-    laws, more = laws_of(computes or CLUSTERS, "--compute"), laws_of(delays or [], "--delay")
+    sizes, chosen = numbers("--workers", workers), list(dict.fromkeys(methods or METHODS))
+    laws, more = clusters_of(computes), laws_of(delays or [], "--delay")
     for file in files or []:
         check_suffix(file, (*FORMATS, *TABLES))
     for size in sizes:
@@ -115,19 +115,23 @@ def show(frame: pl.DataFrame, iterations: int, repetitions: int) -> None:
 def densities(
     computes: Computes = None,
     delays: Delays = None,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, help="Machines in a cluster: fewer where a law is of these, as a trace is."),
+    ] = MACHINES,
     seed: Seed = 0,
     file: Annotated[Path | None, typer.Option("--out", help="A figure: png, pdf or svg.")] = None,
 ) -> None:
     """Show how long batches take, and how many are late.
 
-    Each machine is drawn anew. The defaults are figure 3 of Gap-Aware (Barkai et al. 2020): machines alike,
-    and machines of their own speed.
+    Many machines do a few batches each, few do many. The defaults are figure 3 of Gap-Aware (Barkai et al.
+    2020): machines alike, and machines of their own speed.
     """
-    laws, more = laws_of(computes or CLUSTERS, "--compute"), laws_of(delays or [], "--delay")
+    laws, more = clusters_of(computes), laws_of(delays or [], "--delay")
     if file is not None:
         check_suffix(file, FORMATS)
-    check_durations(laws, more, 1)
-    frame = sampled_densities(laws, more, seed)
+    check_durations(laws, more, workers)
+    frame = sampled_densities(laws, more, seed, workers)
     out.print(listing(f"late: over {LATE:g} × the mean", *density_rows(frame)))
     if file is not None:
         density_figure(frame, file)
@@ -137,12 +141,17 @@ def densities(
 def numbers(option: str, text: str) -> list[int]:
     """`1,2,4` as whole numbers from 1 on."""
     try:
-        found = [int(part) for part in text.split(",")]
+        found = list(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         found = []
     if not found or min(found) < 1:
         raise InputError(f"{option} {text!r}: write whole numbers from 1 on, such as 8,16,32")
     return found
+
+
+def clusters_of(texts: list[str] | None) -> list[Law]:
+    """Each once: two that are alike would be counted as one with more repetitions."""
+    return list({str(law): law for law in laws_of(texts or CLUSTERS, "--compute")}.values())
 
 
 def laws_of(texts: list[str] | tuple[str, ...], option: str) -> list[Law]:
@@ -157,7 +166,7 @@ def check_durations(computes: list[Law], delays: list[Law], workers: int) -> Non
         for compute in computes:
             Durations(compute, delays, workers, 0).try_some()
     except ValueError as error:
-        raise InputError(f"with {workers} workers: {error}") from None
+        raise InputError(f"with {workers:,} workers: {error}") from None
 
 
 def write(frame: pl.DataFrame, file: Path) -> None:

@@ -1,6 +1,7 @@
 """The command line's frame: where commands are entered, what they print to, how they end."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,7 +13,17 @@ from rich.markup import escape
 from straggler.catalogue import InputError
 from straggler.record import Record
 
-__all__ = ["app", "check_suffix", "complain", "err", "find", "misused", "out"]
+__all__ = [
+    "app",
+    "check_suffix",
+    "complain",
+    "err",
+    "find",
+    "find_all",
+    "is_something_else",
+    "misused",
+    "out",
+]
 
 app = typer.Typer(
     help="What happens to SGD when workers are not equally fast.\n\n"
@@ -34,6 +45,21 @@ def find(run: str, folder: Path, option: str = "--out") -> Record:
             f"{run!r} names {len(matches)} runs in {folder}; give a folder, or more of the id, or {option}"
         )
     return Record(matches[0])
+
+
+def find_all(runs: Sequence[str], folder: Path) -> list[Record]:
+    """Several; folders without a run, as runs/landscapes among runs/*, are left out unless all are such."""
+    others = [run for run in runs if is_something_else(Path(run))]
+    if len(others) < len(runs):
+        for run in others:
+            err.print(f"left out: {run} holds no run", markup=False, soft_wrap=True)
+        runs = [run for run in runs if run not in others]
+    return [find(run, folder) for run in runs]
+
+
+def is_something_else(path: Path) -> bool:
+    """Whether a path is there and holds no run."""
+    return path.exists() and not (path / "experiment.toml").is_file()
 
 
 def check_suffix(file: Path, allowed: tuple[str, ...]) -> None:

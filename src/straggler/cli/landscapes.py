@@ -11,7 +11,7 @@ from straggler.analysis.style import FORMATS
 from straggler.analysis.tables import listing, number
 from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
-from straggler.cli.app import check_suffix, err, find, out
+from straggler.cli.app import check_suffix, err, find_all, out
 from straggler.landscape import Landscape
 from straggler.landscape import landscape as surveyed
 from straggler.progress import Bar
@@ -52,7 +52,7 @@ def landscape(
         check_suffix(file, (*FORMATS, ".html"))
     if view not in VIEWS:
         raise InputError(f"--view {view!r}: {suggestion(view, VIEWS)}")
-    records = named([find(run, folder) for run in runs])
+    records = named(find_all(runs, folder))
     with Bar(err, "landscape") as bar:
         seen = surveyed(records, grid, samples or None, margin, jobs, data, bar.say, bar.advance)
     show(seen)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from straggler.catalogue import InputError
-from straggler.cli.app import err, find, out
+from straggler.cli.app import err, find, is_something_else, out
 
 __all__ = ["report", "serve"]
 
@@ -60,11 +60,6 @@ def report(things: Things, out_file: File = None, format_: Kind = None, runs: Ru
     for line in trouble:
         err.print(f"left out: {line}", markup=False, soft_wrap=True)
     out.print(f"report in {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
-
-
-def is_something_else(path: Path) -> bool:
-    """Whether a path is there and holds no run, as runs/landscapes does among runs/*."""
-    return path.exists() and not (path / "experiment.toml").is_file()
 
 
 def skip(things: list[str], others: bool) -> None:

@@ -11,7 +11,7 @@ from straggler.analysis.labels import named
 from straggler.analysis.style import FORMATS
 from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
-from straggler.cli.app import check_suffix, find, out
+from straggler.cli.app import check_suffix, err, find_all, out
 
 __all__ = ["plot"]
 
@@ -44,9 +44,17 @@ def plot(
         raise InputError(f"--against {against!r}: {suggestion(against, AGAINST)}")
     target = file or Path(f"{kind}.png")
     check_suffix(target, FORMATS)
-    records = named([find(run, folder) for run in runs])
+    records = named(find_all(runs, folder))
     empty = [record.path for record in records.values() if record.arrivals.is_empty()]
     if empty:
         raise InputError(f"{empty[0]} has no arrivals (yet); wait for it, or run it with a larger budget")
+    if kind == "accuracy" and not any("test_accuracy" in record.curve.columns for record in records.values()):
+        raise InputError("no run has a test accuracy (yet); wait for one, or use plot loss")
+    if KINDS[kind].of_ended:
+        for record in [record for record in records.values() if not record.ended]:
+            err.print(f"left out: {record.path} has not ended", markup=False, soft_wrap=True)
+        records = {name: record for name, record in records.items() if record.ended}
+        if not any(record.summary.get("test_accuracy") is not None for record in records.values()):
+            raise InputError(f"no run that has ended has a test accuracy, of which {kind} is; use plot loss")
     KINDS[kind].draw(records, target, against)
     out.print(f"wrote {target}", soft_wrap=True)

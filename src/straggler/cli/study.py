@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
+import polars as pl
 import typer
 
 from straggler.analysis.markdown import fill
@@ -18,7 +19,7 @@ from straggler.progress import Bar
 from straggler.studies import STUDIES, Study
 from straggler.studies.draw import account, claim_rows, draw, holds_results, tally
 from straggler.studies.study import Scale
-from straggler.sweeps.cells import read_sweep
+from straggler.sweeps.cells import read_sweep, tasks
 from straggler.sweeps.conduct import Plan, conduct, plan
 from straggler.sweeps.display import duration
 from straggler.sweeps.fleet import Fleet
@@ -177,8 +178,11 @@ def sweep(
     with fleet_on(on, address, jobs, runs, data) as fleet:
         planned = plan(file.stem, cells, seeds, runs, data, fleet.jobs, folder)
         failed = carry_out(planned, folder, fleet, dry_run)
+    every = tasks(cells, seeds)
     if not dry_run and known(folder).height:
-        out.print(listing(file.stem, *sweep_rows(known(folder), labels_of(planned.tasks))))
+        order = pl.DataFrame({"id": [task.id for task in every]})  # rows of other files' runs stay unseen
+        mine = order.join(known(folder), on="id", maintain_order="left")
+        out.print(listing(file.stem, *sweep_rows(mine, labels_of(every))))
     end_with(failed)
 
 
@@ -187,6 +191,8 @@ def fleet_on(
     on: Where, address: str | None, jobs: int | None, runs: Path, data: Path | None
 ) -> Iterator[Fleet | RayFleet]:
     """Who runs the experiments; a cluster that is not there is found out before anything else is done."""
+    if runs.exists() and not runs.is_dir():
+        raise InputError(f"--runs {runs}: it is a file; choose a folder for the records")
     if on == "here":
         if address is not None:
             raise InputError(f"--address {address}: only a cluster has one; add --on ray, or leave it out")

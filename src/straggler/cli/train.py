@@ -16,6 +16,7 @@ from straggler.experiment import Experiment
 from straggler.progress import Bar
 from straggler.record import Record
 from straggler.replay import replay
+from straggler.settings import overridden
 
 __all__ = ["read_pairs", "replay_", "resume", "run"]
 
@@ -63,8 +64,8 @@ def run(
 ) -> None:
     """Train and record one experiment."""
     flags = {key: value for key, value in locals().items() if key in Experiment.model_fields}
-    settings = (read_config(config) if config else {}) | read_pairs(set_ or [])
-    experiment = Experiment(**settings | {key: value for key, value in flags.items() if value is not None})
+    changes = read_pairs(set_ or []) | {key: value for key, value in flags.items() if value is not None}
+    experiment = Experiment(**overridden(read_config(config) if config else {}, changes))
     where = {"address": address, "worker_resources": read_resources(worker_resources)}
     how = {"jobs": jobs, "data": data, "checkpoint_every": checkpoint_every, "worker_timeout": worker_timeout}
     carry_out(experiment, out_folder, as_json, force=force, **how, **where)
@@ -156,7 +157,10 @@ def resume(
     record = find(run, out_folder)
     experiment = Experiment.recorded(record)
     if experiment.id != record.path.name:
-        raise InputError(f"{record.path} is not named by its id {experiment.id}; give the folder that name")
+        raise InputError(
+            f"{record.path}: its settings have the id {experiment.id} now; give the folder that name if it "
+            f"had it, but if a file that they name (a trace) has changed, run it anew"
+        )
     where = {"address": address, "worker_resources": read_resources(worker_resources)}
     how = {"jobs": jobs, "data": data, "checkpoint_every": checkpoint_every, "worker_timeout": worker_timeout}
     carry_out(experiment, record.path.parent, as_json, **how, **where)

@@ -9,6 +9,7 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 __all__ = ["fingerprint"]
@@ -49,7 +50,7 @@ def substance(thing: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
 def parts(thing: Any) -> Iterator[Any]:
     """What a thing consists of: items, code, values; of anything else, what pickle would take."""
     if isinstance(thing, Tensor | np.ndarray):
-        array = thing.detach().cpu().numpy() if isinstance(thing, Tensor) else thing
+        array = as_array(thing) if isinstance(thing, Tensor) else thing
         yield from (
             str(array.dtype),
             array.shape,
@@ -79,9 +80,20 @@ def parts(thing: Any) -> Iterator[Any]:
         yield from taken_by_pickle(thing)
 
 
+def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Its values; of types that numpy has not, its bytes."""
+    tensor = tensor.detach().cpu()
+    try:
+        return tensor.numpy()
+    except TypeError:
+        return tensor.contiguous().view(torch.uint8).numpy()
+
+
 def taken_by_pickle(thing: Any) -> Iterator[Any]:
     try:
         taken = thing.__reduce_ex__(2)
+    except RuntimeError:  # a module with spectral_norm and the like, which torch does not let pickle have
+        taken = type(thing), vars(thing)
     except TypeError:  # a kernel of torch, a generator: what it is called
         taken = getattr(thing, "__name__", type(thing).__qualname__)
     for part in (taken,) if isinstance(taken, str) else taken:

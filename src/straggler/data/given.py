@@ -46,6 +46,12 @@ class GivenData:
         return f"{self.mark}{self.fingerprint})"
 
     @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Of an input; none if it has several parts."""
+        inputs, _ = self.train.fetch(np.array([0]))
+        return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """Integer labels are classes; anything else is a regression."""
         labels = self.train.labels
@@ -77,12 +83,17 @@ def made(source: Callable[[], nn.Module]) -> nn.Module:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return source()
+            module = source()
     except Exception as error:
         raise ValueError(f"the function that makes it fails: {type(error).__name__}: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"the function that makes it gives {type(module).__name__}; let it return a Module")
+    return module
 
 
 def as_array(part: Any) -> NDArray[Any]:
+    if isinstance(part, Tensor) and part.dtype == torch.bfloat16:
+        raise ValueError("the data are bfloat16, which numpy has not; give them as float32")
     array = part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
     whole = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
     return array.astype(np.int64) if whole else array  # labels, as torch wants them

@@ -242,7 +242,7 @@ class Trace(Law):
     def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
         measured: Array = term.memory[worker]
         launches = np.arange(number * BLOCK, number * BLOCK + compute.size)
-        return np.take(measured, launches, mode="wrap")
+        return measured[launches % measured.size]
 
     def recall(self, workers: Sequence[int]) -> dict[int, Any]:
         groups = self.read().group_by("worker")  # keeps the order within a worker
@@ -260,7 +260,8 @@ class Trace(Law):
         if suffix not in (".csv", ".parquet"):
             raise ValueError(f"{self}: the file is neither .csv nor .parquet; convert it to one of them")
         try:
-            table = pl.read_csv(self.file) if suffix == ".csv" else pl.read_parquet(self.file)
+            read = pl.read_csv if suffix == ".csv" else pl.read_parquet
+            table = read(self.file, glob=False)
             table = table.select("worker", pl.col("seconds").cast(pl.Float64))
         except (OSError, pl.exceptions.PolarsError) as error:
             reason = str(error).splitlines()[0]

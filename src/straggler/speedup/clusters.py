@@ -11,14 +11,14 @@ import polars as pl
 
 from straggler.catalogue import InputError, parse, split_call, suggestion
 from straggler.core import Policy
-from straggler.delays import BLOCK, Durations, Law
+from straggler.delays import Durations, Law
 from straggler.methods import METHODS
 from straggler.policies import POLICIES, Hybrid, KAsync, KBatchAsync, KBatchSync, KSync, Synchronous
 from straggler.speedup.tallies import Tally, tally
 
-__all__ = ["Repetition", "densities", "mean_seconds", "policy_of", "speedups"]
+__all__ = ["MACHINES", "Repetition", "densities", "mean_seconds", "policy_of", "speedups"]
 
-SAMPLED_WORKERS = 20_000  # for densities: machines drawn, a block of jobs each
+MACHINES = 20_000  # for densities: so many blocks of jobs, of a machine each if there are as many
 
 
 def policy_of(text: str, workers: int) -> Policy:
@@ -108,14 +108,14 @@ def mean_seconds(compute: Law, delays: Sequence[Law], workers: int, seeds: Seque
     return float(np.mean([cluster.block(worker, 0) for cluster in clusters for worker in range(workers)]))
 
 
-def densities(computes: Sequence[Law], delays: Sequence[Law], seed: int) -> pl.DataFrame:
-    """Seconds of many batches, each machine drawn anew: a row per cluster and batch."""
+def densities(
+    computes: Sequence[Law], delays: Sequence[Law], seed: int, workers: int = MACHINES
+) -> pl.DataFrame:
+    """Seconds of many batches, as many of each machine: a row per cluster and batch."""
     frames = []
     for compute in computes:
-        cluster = Durations(compute, delays, SAMPLED_WORKERS, seed)
-        blocks = [cluster.block(worker, 0) for worker in range(SAMPLED_WORKERS)]
-        seconds = np.concatenate(blocks)
-        frames.append(
-            pl.DataFrame({"cluster": [str(compute)] * (SAMPLED_WORKERS * BLOCK), "seconds": seconds})
-        )
+        cluster = Durations(compute, delays, workers, seed)
+        turns = range(max(1, MACHINES // workers))
+        seconds = np.concatenate([cluster.block(worker, turn) for worker in range(workers) for turn in turns])
+        frames.append(pl.DataFrame({"cluster": [str(compute)] * len(seconds), "seconds": seconds}))
     return pl.concat(frames)

@@ -99,7 +99,7 @@ def read_sweep(path: Path) -> tuple[list[Cell], list[int]]:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}; give a TOML file that can be read") from None
     seeds = seeds_of(settings.pop("seeds", 1))
-    known = set(Experiment.model_fields) - {"seed", "loss"}
+    known = [key for key in Experiment.model_fields if key not in ("seed", "loss")]
     for key in settings:
         if key not in known:
             hint = "write seeds = 3, or seeds = [0, 7]" if key == "seed" else suggestion(key, known)

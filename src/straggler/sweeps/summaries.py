@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from straggler.experiment import Experiment
 from straggler.record import read_table, write_parquet
 from straggler.sweeps.cells import Task
 from straggler.sweeps.facts import Facts
@@ -52,7 +53,9 @@ class Summaries:
     def write(self) -> None:
         """Old and new rows together, each file whole or as it was."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._merge("summaries", self._new, [*self.labels, "seed"])
+        # Labels that are settings are those of a sweep's file today; others are places in a study's table.
+        settings = all(label in Experiment.model_fields for label in self.labels)
+        self._merge("summaries", self._new, ["id"] if settings else [*self.labels, "seed"])
         for name, rows in self._series.items():
             self._merge(f"{name}s", rows, ["id"])
 
@@ -65,7 +68,7 @@ class Summaries:
             kept = read_table(file).join(table.select(key).unique(), on=key, how="anti", nulls_equal=True)
             table = pl.concat([kept, table], how="diagonal_relaxed")
         if name == "summaries":
-            table = table.sort(key, nulls_last=True)
+            table = table.sort([*self.labels, "seed"], nulls_last=True)
         write_parquet(table, file)
 
 

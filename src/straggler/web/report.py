@@ -115,7 +115,11 @@ def summary_rows(runs: Sequence[Facts]) -> list[list[str]]:
     return [summary_row(label, group) for label, group in groups.items()]
 
 
-def summary_row(label: str, runs: Sequence[Facts]) -> list[str]:
+def summary_row(label: str, group: Sequence[Facts]) -> list[str]:
+    """Of those that have ended, if any has."""
+    over = [run for run in group if "converged" in run.summary]
+    runs, more = over or group, len(group) - len(over)
+
     def cell(key: str, digits: int) -> str:
         values = [run.summary[key] for run in runs if isinstance(run.summary.get(key), int | float)]
         return plus_minus(values, digits) if values else "–"
@@ -123,8 +127,8 @@ def summary_row(label: str, runs: Sequence[Facts]) -> list[str]:
     whole = [cell(key, 0) for key in ("updates", "gradients")]
     return [
         label,
-        str(len(runs)),
-        accuracy_cell(runs),
+        f"{len(runs)} (and {more} unfinished)" if over and more else str(len(runs)),
+        accuracy_cell(runs, bool(over)),
         cell("test_loss", 4),
         *whole,
         cell("mean_staleness", 2),
@@ -132,21 +136,20 @@ def summary_row(label: str, runs: Sequence[Facts]) -> list[str]:
     ]
 
 
-def accuracy_cell(runs: Sequence[Facts]) -> str:
+def accuracy_cell(runs: Sequence[Facts], over: bool) -> str:
     """Mean ± interval over the seeds that learnt; one run has the interval of its test set; NC is said."""
     learnt = [
         run
         for run in runs
         if run.summary.get("converged") and isinstance(run.summary.get("test_accuracy"), int | float)
     ]
-    over = [run for run in runs if "converged" in run.summary]
     if not over:  # they go on: what was seen last
         return number(runs[-1].summary.get("test_accuracy"))
     if not learnt:
-        return "NC" if any(run.summary["converged"] is False for run in over) else "–"
+        return "NC" if any(run.summary["converged"] is False for run in runs) else "–"
     accuracies = [float(run.summary["test_accuracy"]) for run in learnt]
-    missed = len(over) - len(learnt)
-    remark = f" ({missed} of {len(over)} NC)" if missed else ""
+    missed = len(runs) - len(learnt)
+    remark = f" ({missed} of {len(runs)} NC)" if missed else ""
     samples = counted_on(learnt[0])
     if len(accuracies) > 1 or not samples or not 0 <= accuracies[0] <= 100:
         return plus_minus(accuracies) + remark

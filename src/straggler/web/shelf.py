@@ -154,7 +154,7 @@ class Shelf:
         fresh = []
         try:
             for name in files[len(known) :]:
-                fresh.append(pl.read_parquet(facts.record.path / "arrivals.parts" / name))
+                fresh.append(pl.read_parquet(facts.record.path / "arrivals.parts" / name, glob=False))
         except (OSError, pl.exceptions.PolarsError):  # the run ended meanwhile, and they became one file
             return
         if fresh:

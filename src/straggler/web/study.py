@@ -95,7 +95,7 @@ class Study:
     def summaries(self) -> list[pl.DataFrame]:
         tables = sorted(self.path.glob("summar*.parquet"))
         try:
-            return [pl.read_parquet(table) for table in tables]
+            return [pl.read_parquet(table, glob=False) for table in tables]
         except (OSError, pl.exceptions.PolarsError) as error:
             self.trouble.append(f"summaries cannot be read: {str(error).splitlines()[0]}")
             return []
