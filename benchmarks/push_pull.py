@@ -33,7 +33,8 @@ from straggler.engines.processes import Processes
 from straggler.engines.ray_cluster import RayCluster, join
 from straggler.engines.real_time import RealTime
 from straggler.experiment import Experiment
-from straggler.problem import Nothing, one_thread
+from straggler.problem import one_thread
+from straggler.synthetic import Nothing
 from straggler.train import Budget, train
 
 console = Console()

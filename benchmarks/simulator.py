@@ -27,7 +27,8 @@ from straggler.engines.compute import Compute, Pool
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
-from straggler.problem import Nothing, Supervised, one_thread
+from straggler.problem import Supervised, one_thread
+from straggler.synthetic import Nothing
 from straggler.train import Budget, train
 
 console = Console()

@@ -18,7 +18,7 @@ from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from straggler.optimizers import OPTIMIZERS
 from straggler.policies import POLICIES
-from straggler.problem import Quadratics
+from straggler.synthetic import Quadratics
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "straggler"
@@ -29,7 +29,8 @@ LEVELS = [
     {"core"},
     {"train", "delays", "data", "record", "checkpoint"},
     {"policies", "corrections", "optimizers", "methods", "problem", "engines"},
-    {"evaluation", "pulse", "settings", "speedup"},
+    {"evaluation", "pulse", "speedup", "synthetic"},
+    {"settings"},
     {"observe"},
     {"keeper"},
     {"run"},

@@ -13,8 +13,9 @@ from torch.utils.data import TensorDataset
 from conftest import run_story
 from straggler.data.examples import ArrayExamples, DatasetExamples, crop_and_flip
 from straggler.experiment import Experiment
-from straggler.problem import Quadratic, Supervised, one_thread
+from straggler.problem import Supervised, one_thread
 from straggler.randomness import rng
+from straggler.synthetic import Quadratic
 
 
 def problem_of(**settings: Any) -> Supervised:

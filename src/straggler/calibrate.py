@@ -13,8 +13,8 @@ from straggler.delays import Durations, Gamma, Law
 from straggler.engines.compute import Compute
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.problem import Nothing
 from straggler.record import Record
+from straggler.synthetic import Nothing
 from straggler.train import Budget, train
 
 __all__ = ["Calibration", "calibrate"]

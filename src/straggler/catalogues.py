@@ -15,7 +15,7 @@ from straggler.delays import DELAYS
 from straggler.methods import METHODS
 from straggler.optimizers import OPTIMIZERS, schedulers
 from straggler.policies import POLICIES
-from straggler.problem import Quadratics
+from straggler.synthetic import Quadratics
 
 __all__ = ["CATALOGUES", "catalogue_table"]
 

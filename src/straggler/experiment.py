@@ -36,7 +36,7 @@ from straggler.methods import METHODS
 from straggler.observe import Progress, Watch
 from straggler.optimizers import OPTIMIZERS, LearningRate
 from straggler.policies import POLICIES
-from straggler.problem import Loss, Problem, Quadratic, Quadratics, Supervised
+from straggler.problem import Loss, Problem, Supervised
 from straggler.randomness import rng
 from straggler.record import Record, Recorder, existing
 from straggler.run import Machine, processes, ray_cluster, run, simulator
@@ -51,6 +51,7 @@ from straggler.settings import (
     model_of,
     overridden,
 )
+from straggler.synthetic import Quadratic, Quadratics
 from straggler.train import Budget
 
 __all__ = ["Experiment"]

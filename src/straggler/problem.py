@@ -1,4 +1,4 @@
-"""A model, data and a loss as gradients of one flat vector; and quadratics whose optimum is known."""
+"""A model, data and a loss as gradients of one flat vector."""
 
 import copy
 import random
@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
-from straggler.catalogue import Entry
 from straggler.core import Gradient
 from straggler.data.examples import Examples
 from straggler.randomness import rng, torch_seed
@@ -23,10 +21,7 @@ from straggler.randomness import rng, torch_seed
 __all__ = [
     "Chunk",
     "Loss",
-    "Nothing",
     "Problem",
-    "Quadratic",
-    "Quadratics",
     "Split",
     "Supervised",
     "one_thread",
@@ -35,7 +30,6 @@ __all__ = [
 Split = Literal["train", "validation", "test"]
 Loss = Callable[[Tensor, Any], Tensor]
 CHUNK = 500  # samples evaluated at once: fixed, so that a sum over chunks is the same on any number of cores
-BATCHES = 1000  # in one epoch of a quadratic
 TYPES = {torch.float16, torch.float32, torch.float64}  # that numpy has too
 CACHED_ORDERS = 256  # shuffles kept: one per worker and pass
 
@@ -254,96 +248,3 @@ class Supervised:
         torch.default_generator.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
-
-
-class Quadratic:
-    """Worker i minimises ½ Σⱼ λⱼ (xⱼ − bᵢⱼ)², with gradient noise; together, their optimum is mean(bᵢ)."""
-
-    classes: tuple[str, ...] = ()
-
-    def __init__(self, shape: "Quadratics", workers: int, batch_size: int, seed: int) -> None:
-        self.noise, self.batch_size, self.seed = shape.noise, batch_size, seed
-        self.samples = BATCHES * batch_size  # nominal: there is no data set
-        self.curvature = torch.logspace(
-            0, -float(np.log10(shape.condition)), shape.dimension, dtype=torch.float64
-        )
-        minima = [rng(seed, "minimum", worker).standard_normal(shape.dimension) for worker in range(workers)]
-        self.minima = shape.spread * torch.from_numpy(np.array(minima))
-        self.optimum = self.minima.mean(dim=0)
-
-    def initial(self) -> tuple[Tensor, Tensor]:
-        return torch.ones_like(self.curvature), self.curvature[:0]
-
-    def batches(self, worker: int) -> int:
-        return BATCHES
-
-    def batch_samples(self, worker: int, index: int) -> int:
-        return self.batch_size
-
-    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
-        away = x - self.minima[worker]
-        gradient = self.curvature * away
-        loss = 0.5 * float(gradient @ away)
-        if self.noise:
-            noise = rng(self.seed, "noise", worker, index).standard_normal(len(x))
-            gradient = gradient + self.noise * torch.from_numpy(noise)
-        return Gradient(gradient, loss, buffers)
-
-    def chunks(self, split: Split) -> int:
-        return 0 if split == "validation" else 1
-
-    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> Chunk:
-        """How far above its minimum the common objective is."""
-        away = x - self.optimum
-        return Chunk(0.5 * float((self.curvature * away) @ away), 1)
-
-    def labels(self, split: Split) -> NDArray[np.int64] | None:
-        return None
-
-    def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        return {"x": x}
-
-
-class Nothing:
-    """A problem whose gradients cost nothing: what is left is the loop, the server and the clock."""
-
-    classes: tuple[str, ...] = ()
-    samples = 10**9  # so that no epoch ends
-
-    def __init__(self, size: int = 1) -> None:
-        self.zero = torch.zeros(size)
-        self.nothing = Gradient(self.zero, 0.0, torch.empty(0))
-
-    def initial(self) -> tuple[Tensor, Tensor]:
-        return self.zero, self.nothing.buffers
-
-    def batch_samples(self, worker: int, index: int) -> int:
-        return 1
-
-    def batches(self, worker: int) -> int:
-        return 1
-
-    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
-        return self.nothing
-
-    def chunks(self, split: Split) -> int:
-        return 0
-
-    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> Chunk:
-        return Chunk(0.0, 1)
-
-    def labels(self, split: Split) -> None:
-        return None
-
-    def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        return {}
-
-
-class Quadratics(Entry):
-    """Quadratics with a known optimum: condition number, gradient noise, and minima that differ by worker."""
-
-    name: ClassVar[str] = "quadratic"
-    dimension: int = Field(10, ge=1)
-    condition: float = Field(10.0, ge=1)
-    noise: float = Field(0.0, ge=0)
-    spread: float = Field(0.0, ge=0)

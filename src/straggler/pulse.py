@@ -29,4 +29,4 @@ class Pulse:
         self.silent = 0 if varied else self.silent + 1
         if self.silent <= LOOKS:
             return None
-        return Diverged(f"the same output for every input since an epoch, after {epochs:.2f} epochs")
+        return Diverged(f"every input has had the same output for an epoch; ended after {epochs:.2f} epochs")

@@ -13,7 +13,7 @@ from straggler.data.models import MODELS
 from straggler.delays import Law
 from straggler.methods import METHODS
 from straggler.optimizers import OPTIMIZERS
-from straggler.problem import Quadratics
+from straggler.synthetic import Quadratics
 
 __all__ = [
     "BUDGETS",

@@ -12,7 +12,7 @@ from straggler.delays import Durations
 from straggler.engines.compute import Compute
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.problem import Nothing
+from straggler.synthetic import Nothing
 from straggler.train import Budget, train
 from straggler.web.classes import partition
 from straggler.web.facts import command_line, shell
