@@ -193,9 +193,13 @@ class Experiment(BaseModel):
                 f"use the asynchronous policy, or sgd(momentum=…)"
             )
         self.policy.check(self.workers)
-        LearningRate(self.lr, self.schedule)(min(self.epochs or 1.0, 1000.0))
+        self._try_schedule(self.epochs or 1.0)
         Durations(self.compute, self.delay, self.workers, self.seed).try_some()
         return self
+
+    def _try_schedule(self, epochs: float) -> None:
+        """Refuse one that fails within so many epochs, or the first thousand."""
+        LearningRate(self.lr, self.schedule)(min(epochs, 1000.0))
 
     @property
     def id(self) -> str:
@@ -320,7 +324,7 @@ class Experiment(BaseModel):
         except ValueError as error:
             raise InputError(str(error)) from error
         if self.gradients is not None:  # of how many epochs, only the data say
-            LearningRate(self.lr, self.schedule)(self.gradients * self.batch_size / problem.samples)
+            self._try_schedule(self.gradients * self.batch_size / problem.samples)
         resumed = None if force else newest(folder, report)
         if resumed is not None:
             report(f"goes on from a checkpoint after {resumed['server']['k']:,} updates; --force starts anew")
