@@ -25,7 +25,7 @@ PACKAGE = ROOT / "src" / "straggler"
 
 # A unit is a module, or a package whose files may import each other. It imports only from rows above its own.
 LEVELS = [
-    {"catalogue", "randomness", "references", "buffers", "ledger", "messages", "environment"},
+    {"catalogue", "randomness", "references", "buffers", "ledger", "messages", "environment", "locks"},
     {"core"},
     {"train", "delays", "data", "record", "checkpoint"},
     {"policies", "corrections", "optimizers", "methods", "problem", "engines"},
@@ -46,7 +46,7 @@ SIBLINGS = {("engines", "problem"): {"Chunk", "Problem", "Split"}}  # only the t
 ONLY = {
     "analysis": {"record"},
     "methods": {"references"},
-    "record": {"environment"},
+    "record": {"environment", "locks"},
 }  # may import no more than these
 
 ALGORITHMS = ("policies", "corrections", "optimizers")

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from straggler.analysis import style
 from straggler.analysis.curves import progressed, thinned
+from straggler.analysis.figures import draw_staleness
 from straggler.analysis.intervals import interval, plus_minus, share_interval
 from straggler.analysis.kinds import KINDS
 from straggler.analysis.labels import named
@@ -264,6 +265,18 @@ def test_a_run_that_goes_on_is_left_out_of_what_came_out(
     assert not any("1 NC" in word or "did not converge" in word for word in words)
     if kind == "error":
         assert axes.lines[0].get_ydata() == pytest.approx([100 - digits.summary["test_accuracy"]])
+
+
+def test_many_runs_share_the_colours(runs: dict[str, Record]) -> None:
+    many = {f"{name} {number}": record for name, record in runs.items() for number in range(3)}
+    assert len(many) > len(style.COLOURS)
+    draw_staleness(Figure().subplots(), many)
+
+
+def test_a_link_that_leads_nowhere_is_left_out(tmp_path: Path, digits: Record) -> None:
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    there = [str(digits.path), str(tmp_path / "broken")]
+    assert invoke("plot", "loss", *there, "--out", str(tmp_path / "loss.png")).exit_code == 0
 
 
 def test_plot_explains_its_kinds() -> None:

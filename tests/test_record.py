@@ -1,8 +1,11 @@
 """Records: whole or absent, readable at any moment, and nothing in them that could run."""
 
+import io
 import json
 import math
+import os
 import pickle
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,13 +16,17 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from filelock import FileLock
+from rich.console import Console
 from torch import nn
 
 from straggler import record as record_module
+from straggler.analysis.tables import description
 from straggler.data.datasets import DATASETS
 from straggler.data.models import MODELS
 from straggler.experiment import Experiment
 from straggler.record import ARRIVALS, Record, Recorder, RecordError
+from straggler.web.facts import Facts
 
 FILES = {
     "experiment.toml",
@@ -61,6 +68,22 @@ def test_evaluations_are_as_many_as_asked_for(every: float, tmp_path: Path) -> N
     settings = {"dataset": "mixture(samples=20)", "model": "linear", "workers": 1, "batch_size": 1}
     curve = Experiment(**settings, epochs=2.1, eval_every=every).run(tmp_path, jobs=1).curve
     assert len(curve) == 1 + round(2.1 / every) + (round(2.1 / every) * every < 2.09)
+
+
+def test_a_run_that_was_killed_is_lost_when_it_has_been_quiet(finished: Record, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    shutil.copytree(finished.path, folder)
+    (folder / "summary.json").write_text('{"status": "running"}')
+    assert Record(folder).status == "running", "it wrote a moment ago"
+    os.utime(folder / "summary.json", (0, 0))
+    assert Record(folder).status == "lost" and not Record(folder).ended
+    with FileLock(folder / ".lock"):
+        assert Record(folder).status == "running", "somebody holds it"
+    console = Console(file=io.StringIO(), width=100)
+    console.print(description(Record(folder)))
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "killed: lost" in said and "straggler resume goes on" in said
+    assert Facts(folder).status == "lost"
 
 
 # What is in the folder.

@@ -259,6 +259,15 @@ def test_story_of_gap_awareness() -> None:
     assert close(server.x, 0.7 - 0.1 / (1 + gap / (0.1 * root)))
 
 
+@pytest.mark.parametrize("method", ["ga", "dana-ga"])
+def test_gap_awareness_waits_for_a_learning_rate(method: str) -> None:
+    """A schedule may begin at 0: as long as nothing moves there is no gap to divide by."""
+    slowly = {"schedule": "cyclic(base_lr=0, max_lr=0.1, step_size_up=2)", "gradients": 1200}
+    story = run_story(dataset="quadratic", method=method, **slowly)
+    assert torch.isfinite(story.server.x).all() and story.server.k == 1200
+    assert not torch.equal(story.server.x, story.problem.initial()[0])
+
+
 def test_gap_awareness_divides_the_weight_decay_too() -> None:
     """(g + λx)/2 with g = 4, λ = .5, x = .85 after a first step of 1 + .5·1."""
     server = server_of(correction="gap-aware(eps=1e-15)", weight_decay=0.5)

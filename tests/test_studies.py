@@ -232,6 +232,12 @@ def test_what_is_computed_has_no_seeds() -> None:
     assert "(computed, not run)" in account([found])
 
 
+@pytest.mark.parametrize("other", [{"dry_run": True}, {"only": ["as coded"]}])
+def test_what_draws_all_that_was_run_takes_no_choice_of_runs(other: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="leave one out"):
+        study("epfl", draw_only=True, **other)
+
+
 def test_verdicts_are_counted() -> None:
     measured = rows({seed: {"a": 55.0 + seed, "b": 50.0} for seed in range(3)})
     found = [judge(claim(least=least), measured, NOTHING) for least in (0.0, 0.0, 50.0)]

@@ -153,12 +153,14 @@ class GapAware(Correction):
     def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
         if server.x is arrival.job.x or self._steps == 0:
             return gradient, 1.0
+        self._max_lr = max(self._max_lr, server.lr)
+        if self._max_lr == 0:  # nothing has moved yet
+            return gradient, 1.0
         gap = server.x - arrival.job.x
         if self.per == "parameter":
             gap.abs_()
         else:
             gap = torch.linalg.vector_norm(gap).reshape(1) / len(gap) ** 0.5
-        self._max_lr = max(self._max_lr, server.lr)
         penalty = torch.addcdiv(self._one, gap, self._root, value=self._bias / self._max_lr, out=gap)
         decay = server.optimizer.decay()
         if decay:  # the step adds decay·w: what is added here leaves decay·w / penalty

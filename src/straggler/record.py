@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from straggler.environment import environment
+from straggler.locks import held_files, still_going
 
 __all__ = [
     "ARRIVALS",
@@ -84,6 +85,13 @@ class Record:
     @property
     def summary(self) -> dict[str, Any]:
         return self._json("summary.json")
+
+    @property
+    def status(self) -> str:
+        """What it says itself; but a run that goes on, and that nobody holds, is lost: it was killed."""
+        said = str(self.summary.get("status"))
+        going = said != "running" or still_going(self.path, "summary.json", held_files())
+        return said if going else "lost"
 
     @property
     def ended(self) -> bool:

@@ -17,6 +17,7 @@ from straggler.synthetic import Quadratics
 
 __all__ = [
     "BUDGETS",
+    "PIECES",
     "SHARED_SETTINGS",
     "Text",
     "choice",

@@ -104,7 +104,7 @@ def draw_staleness(axes: Axes, records: Mapping[str, Record]) -> None:
             shares["staleness"] + position * width,
             100 * shares["proportion"],
             width,
-            color=COLOURS[position],
+            color=COLOURS[position % len(COLOURS)],
             label=name,
         )
     axes.set(xlabel="staleness (updates)", ylabel="share of gradients (%)", title="Staleness")

@@ -248,7 +248,7 @@ def beside_source(tables: Sequence[tuple[str, pl.DataFrame]], path: Path) -> Pat
             for place, protocol in enumerate(protocols):
                 mine = means.filter(protocol=protocol)
                 style: dict[str, Any] = {
-                    "color": COLOURS[place],
+                    "color": COLOURS[place % len(COLOURS)],
                     "marker": MARKERS[place % len(MARKERS)],
                     "alpha": 0.75,
                 }

@@ -95,7 +95,9 @@ def error_cell(runs: pl.DataFrame) -> str:
 def description(record: Record) -> Group:
     """One run: what it was, what came out, how it got there."""
     facts = record.summary
-    parts: list[Table | Text] = [Text(f"run {record.path.name}: {facts['status']}", style="bold")]
+    parts: list[Table | Text] = [Text(f"run {record.path.name}: {record.status}", style="bold")]
+    if record.status == "lost":
+        parts.append(Text("nobody writes it any more; straggler resume goes on", style="red"))
     if facts.get("error"):
         parts.append(Text(str(facts["error"]), style="red"))
     parts.append(Text("\n" + record.text.rstrip()))

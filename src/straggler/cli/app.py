@@ -59,7 +59,8 @@ def find_all(runs: Sequence[str], folder: Path) -> list[Record]:
 
 def is_something_else(path: Path) -> bool:
     """Whether a path is there and holds no run."""
-    return path.exists() and not (path / "experiment.toml").is_file()
+    there = path.exists() or path.is_symlink()  # one that leads nowhere, too
+    return there and not (path / "experiment.toml").is_file()
 
 
 def check_suffix(file: Path, allowed: tuple[str, ...]) -> None:

@@ -109,6 +109,9 @@ def study(
         raise InputError(f"unknown study {name!r}; {suggestion(name, STUDIES)}")
     if quick and into is not None:
         raise InputError(f"--into {into}: a rehearsal judges no claims; leave out --quick or --into")
+    if draw_only and (dry_run or only):
+        given = "--dry-run" if dry_run else "--only"
+        raise InputError(f"{given}: with --draw nothing is run and all that was is drawn; leave one out")
     chosen = STUDIES[name]
     names = [table.strip() for table in tables.split(",")] if tables else []
     cells = chosen.chosen(scale, names, quick, only or [])

@@ -174,9 +174,8 @@ def replay_(
     """Execute a run's order of arrivals again and compare the weights, bit for bit."""
     record = find(run, out_folder)
     if (there := record.summary.get("weights_sha256")) is None:
-        status = record.summary.get("status")
         raise InputError(
-            f"{record.path} has no weights to compare with ({status}); `straggler resume` it first"
+            f"{record.path} has no weights to compare with ({record.status}); `straggler resume` it first"
         )
     here = replay(record, data=data)
     out.print(f"replayed {here}\nrecorded {there}", soft_wrap=True)

@@ -17,14 +17,13 @@ from straggler.methods import METHODS
 from straggler.optimizers import OPTIMIZERS
 from straggler.policies import POLICIES
 from straggler.record import ARRIVALS, Record, RecordError
+from straggler.settings import PIECES, SHARED_SETTINGS
 
 __all__ = ["Facts", "command_line", "labels", "method_name", "settings_of", "shell"]
 
-PIECES = ("policy", "correction", "optimizer")
-SAID_BY_THE_OPTIMIZER = ("momentum", "nesterov", "weight_decay")
 T = TypeVar("T")
 MOST_WORKERS = 100_000  # of whom an experiment is made again; a record may say any number
-NO_DIFFERENCE = (*PIECES, *SAID_BY_THE_OPTIMIZER, "seed", "eval_every", "train_metrics", "snapshots")
+NO_DIFFERENCE = (*PIECES, *SHARED_SETTINGS, "seed", "eval_every", "train_metrics", "snapshots")
 
 
 class Facts:
@@ -98,7 +97,8 @@ class Facts:
 
     @property
     def status(self) -> str:
-        return str(self.summary.get("status", "damaged"))
+        said = str(self.summary.get("status", "damaged"))
+        return self.record.status if said == "running" else said
 
     @property
     def method(self) -> str:
@@ -149,7 +149,7 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
     if name is not None:
         chosen = {key: value for key, value in chosen.items() if key not in PIECES}
         chosen = ({"method": name} if name != "asgd" else {}) | chosen
-    return {key: value for key, value in chosen.items() if key not in SAID_BY_THE_OPTIMIZER}
+    return {key: value for key, value in chosen.items() if key not in SHARED_SETTINGS}
 
 
 def command_line(settings: Mapping[str, Any]) -> list[str]:

@@ -1,40 +1,16 @@
-"""What goes on: who holds which folder, and what a study or sweep says of its own progress."""
+"""What a study or sweep says of its own progress."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PROGRESS", "held_files", "progress_of", "still_going"]
+__all__ = ["PROGRESS", "progress_of"]
 
 PROGRESS = "progress.json"  # that a study or sweep keeps in its results
-QUIET_SECONDS = 30.0  # after which what nobody holds is taken for dead
 MOST_BYTES = 5_000_000  # of a progress that is read
 MOST_SHOWN = 64  # runs at hand, and failures
 COUNTS = ("runs", "done", "failed", "missing", "part", "left")
 STATES = ("running", "finished", "interrupted", "failed")
-
-
-def held_files() -> set[int] | None:
-    """Inodes of the files that a process of this machine holds locked; None where nobody can tell."""
-    try:
-        lines = Path("/proc/locks").read_text().splitlines()
-        return {int(line.split()[5].rsplit(":", 1)[1]) for line in lines if "->" not in line}
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def still_going(folder: Path, file: str, held: set[int] | None) -> bool:
-    """Whether somebody holds a folder, or at least wrote this file in it a moment ago."""
-    try:
-        if held is not None and (folder / ".lock").stat().st_ino in held:
-            return True
-    except OSError:
-        pass
-    try:
-        return time.time() - (folder / file).stat().st_mtime < QUIET_SECONDS
-    except OSError:
-        return False
 
 
 def progress_of(folder: Path) -> dict[str, Any]:

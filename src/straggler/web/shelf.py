@@ -11,10 +11,11 @@ from typing import Any
 
 import polars as pl
 
+from straggler.locks import held_files, still_going
 from straggler.record import RecordError
 from straggler.web.facts import Facts
 from straggler.web.gallery import gallery, live_gallery
-from straggler.web.going import PROGRESS, held_files, progress_of, still_going
+from straggler.web.going import PROGRESS, progress_of
 from straggler.web.report import again, as_json, summary_columns, summary_rows
 from straggler.web.study import Study, is_study
 
