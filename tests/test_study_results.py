@@ -20,7 +20,7 @@ from straggler.studies import epfl_numbers as epfl
 from straggler.studies import gap_aware_numbers as gap_aware
 from straggler.studies.draw import draw, judged, outdated, restated, source_summaries
 from straggler.studies.epfl_landscape import FILE, landscape_figures, survey
-from straggler.studies.epfl_statistics import spread
+from straggler.studies.epfl_statistics import gained_with_gaussian_delays, spread
 from straggler.studies.figures import caption_of
 from straggler.sweeps.cells import Cell
 from straggler.sweeps.summaries import known
@@ -75,6 +75,15 @@ def test_what_the_epfl_tables_say_of_their_own_claims() -> None:
     assert found["labels-not-viable"] == pytest.approx(5.07, abs=0.01)
     assert found["data-split-withstands-delay"] == pytest.approx(0.55, abs=0.01)
     assert found["gaussian-99-diverges"] == 100
+
+
+def test_what_compensation_gains_with_gaussian_delays_in_the_report() -> None:
+    """Of eighteen cells with five workers: the totals of the report's columns at λ = 2 and at 0."""
+    rows = [values for (momentum, _), values in epfl.GAUSSIAN[5].items() if momentum < 0.99]
+    totals = [sum(values[place] for values in rows) for place in range(4)]  # dataset 0, 2; labels 0, 2
+    by_hand = (totals[1] - totals[0] + totals[3] - totals[2]) / 18
+    found = gained_with_gaussian_delays("VII")(source_summaries(EPFL.chosen("default")))
+    assert found[0] == pytest.approx(by_hand) == pytest.approx(-2.21, abs=0.01)
 
 
 def test_numbers_that_comments_give_follow_from_the_tables() -> None:

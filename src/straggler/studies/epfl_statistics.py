@@ -28,6 +28,7 @@ __all__ = [
     "delay_costs_more_of_ten",
     "gained",
     "gained_where_better",
+    "gained_with_gaussian_delays",
     "gaussian_diverges",
     "half_momentum",
     "labels_cost",
@@ -180,6 +181,17 @@ def half_momentum(protocol: str) -> Statistic:
 def gained(protocol: str, lam: int) -> Statistic:
     compensated = mean(9, table="IV", protocol=protocol, column=f"*λ = {lam}")
     return difference(compensated, one_slow(protocol, "labels"))
+
+
+def gained_with_gaussian_delays(table: str) -> Statistic:
+    """What λ = 2 gains over 0, both splits, without momentum .99, as written."""
+
+    def accuracy(lam: int) -> Statistic:
+        rows = [f"m = {momentum},*" for momentum in ("0", "0.5", "0.9")]
+        where = {"table": table, "protocol": WRITTEN, "column": f"*λ = {lam}"}
+        return mean_of(*(mean(6, row=row, **where) for row in rows))
+
+    return difference(accuracy(2), accuracy(0))
 
 
 def gained_where_better(protocol: str) -> Statistic:
