@@ -13,11 +13,11 @@ import pytest
 from filelock import FileLock
 from playwright.sync_api import Browser, Page, expect
 
+from straggler import locks
 from straggler.cli.pages import report
 from straggler.sweeps.bulletin import Bulletin
 from straggler.sweeps.cells import Cell, tasks
 from straggler.sweeps.tally import Tally
-from straggler.web import going
 from straggler.web.shelf import Shelf
 from web_browser import PATIENCE, Visitor, drawn, headless, low_contrast, unnamed
 from web_server import site
@@ -113,7 +113,7 @@ def part(page: Page) -> int:
 def test_a_running_sweep_is_followed_and_a_killed_one_is_lost(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(going, "QUIET_SECONDS", 2.0)
+    monkeypatch.setattr(locks, "QUIET_SECONDS", 2.0)
     (tmp_path / "wide.toml").write_text(SWEEP)
     runs, results = tmp_path / "runs", tmp_path / "results"
     with site(runs, results) as here, Visitor(browser) as page:
