@@ -265,6 +265,7 @@ def test_a_folder_may_have_any_name(straggler: Command) -> None:
     assert traced.summary["seconds"] == 5
 
 
+@pytest.mark.slow
 def test_a_landscape_beside_the_runs_is_no_run(straggler: Command) -> None:
     straggler("run", *QUICK, "--snapshots", "3", "--out", "l")
     for _ in range(2):
@@ -276,6 +277,7 @@ def test_a_landscape_beside_the_runs_is_no_run(straggler: Command) -> None:
     assert alone.code == 2 and "holds no run" in alone.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["accuracy", "error", "pareto", "heatmap"])
 def test_there_is_no_figure_of_an_accuracy_that_nobody_has(kind: str, straggler: Command) -> None:
     made = straggler("run", "--dataset", "quadratic", "--updates", "9", "--jobs", "1", "--json").record.path

@@ -47,6 +47,7 @@ def test_a_run_whose_network_is_shut_ends_after_an_epoch(tmp_path: Path) -> None
     assert summary["dispatched"] == summary["applied"] + summary["in_flight"]
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_same_bits_on_two_cores_and_after_power_cuts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +59,7 @@ def test_it_ends_with_the_same_bits_on_two_cores_and_after_power_cuts(
     assert [one[key] for key in same] == [two[key] for key in same] == [cut[key] for key in same]
 
 
+@pytest.mark.slow
 def test_killed_when_it_was_lost_it_is_lost_again_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +100,7 @@ def test_one_example_alone_says_nothing(tmp_path: Path) -> None:
     assert experiment.run(tmp_path, jobs=1).summary["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_real_time_does_not_wait_for_a_look(tmp_path: Path) -> None:
     summary = digits(shut, engine="processes", epochs=2).run(tmp_path).summary
     assert summary["status"] == "finished"

@@ -273,6 +273,7 @@ def test_what_is_said_twice_is_counted_once() -> None:
     assert first == second and len(json.loads(first[-1])) == 2
 
 
+@pytest.mark.slow
 def test_densities_of_a_cluster_of_a_given_size(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("worker,seconds\n0,1\n0,2\n1,3\n")
     law = f"trace(file='{tmp_path / 'trace.csv'}')"
