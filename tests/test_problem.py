@@ -1,5 +1,7 @@
 """A problem's gradient is a pure function, equal to what torch and finite differences say."""
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,16 @@ def test_a_gradient_is_a_pure_function_of_its_address(model: str) -> None:
     assert first.loss == again.loss
     assert not torch.equal(first.vector, other.vector)
     assert torch.equal(x, problem.initial()[0])
+
+
+def test_nobody_holds_a_problem_that_is_done() -> None:
+    """Nor the data that it had mapped; without waiting for Python to look for circles."""
+    gc.disable()
+    try:
+        there = weakref.ref(problem_of(model="lenet5"))
+        assert there() is None
+    finally:
+        gc.enable()
 
 
 def test_a_gradient_is_the_slope_of_the_loss() -> None:

@@ -1,11 +1,10 @@
 """A model, data and a loss as gradients of one flat vector."""
 
 import copy
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from straggler.core import Gradient
 from straggler.data.examples import Examples
-from straggler.randomness import rng, torch_seed
+from straggler.randomness import draw_from, generators_kept, rng, torch_seed
 
 __all__ = [
     "Chunk",
@@ -74,15 +73,18 @@ class Problem(Protocol):
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Gradients use one thread each (cores are spent across gradients) and leave the process as it was."""
-    threads, states = torch.get_num_threads(), (random.getstate(), np.random.get_state())  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
+    threads = torch.get_num_threads()
+    with generators_kept():
         torch.set_num_threads(1)
         try:
             yield
         finally:
             torch.set_num_threads(threads)
-            random.setstate(states[0])
-            np.random.set_state(states[1])  # noqa: NPY002
+
+
+def shuffled(seed: int, parts: Sequence[NDArray[np.int64]], worker: int, passes: int) -> NDArray[np.int64]:
+    """A worker's samples in the order of this pass."""
+    return rng(seed, "batches", worker, passes).permutation(parts[worker])
 
 
 class Supervised:
@@ -140,6 +142,12 @@ class Supervised:
             strict=True,
         ):
             parameter.data, parameter.grad = view, slope
+        self._find_buffers()
+        # of no method of this object, which would then hold itself, and the data with it
+        self._order = lru_cache(CACHED_ORDERS)(partial(shuffled, self.seed, self.parts))
+
+    def _find_buffers(self) -> None:
+        """Where they are; what would lose digits on its way is refused."""
         self._slots = [
             (part._buffers, name)
             for part in self.module.modules()
@@ -152,7 +160,6 @@ class Supervised:
                     f"buffer {name!r} ({buffer.dtype}) has values that {self._flat.dtype}, as which buffers "
                     f"travel, cannot hold; make it a plain attribute"
                 )
-        self._order = lru_cache(CACHED_ORDERS)(self._shuffle)
 
     @staticmethod
     def _views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -175,14 +182,11 @@ class Supervised:
         start = position * self.batch_size
         return self._order(worker, passes)[start : start + self.batch_size]
 
-    def _shuffle(self, worker: int, passes: int) -> NDArray[np.int64]:
-        return rng(self.seed, "batches", worker, passes).permutation(self.parts[worker])
-
     def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
         self._load(x, buffers)
         address = (self.seed, "augment", worker, index)
         inputs, targets = self.splits["train"].fetch(self.batch(worker, index), lambda: rng(*address))
-        self._draw_from(torch_seed(self.seed, "dropout", worker, index))
+        draw_from(torch_seed(self.seed, "dropout", worker, index))
         self._gradient.zero_()
         loss = self.loss(self.module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -241,10 +245,3 @@ class Supervised:
         """The buffers as they are now: a module may have put others in their place."""
         found = (slots[name] for slots, name in self._slots)
         return [torch.view_as_real(b) if b.is_complex() else b for b in found if b is not None]
-
-    @staticmethod
-    def _draw_from(seed: int) -> None:
-        """What a model draws while it computes is the gradient's own, whichever generator it asks."""
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002

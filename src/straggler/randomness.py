@@ -1,10 +1,14 @@
 """Randomness is addressed, never consumed: the same address gives the same draws, whoever asks, whenever."""
 
+import random
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
+import torch
 
-__all__ = ["rng", "torch_seed"]
+__all__ = ["draw_from", "generators_kept", "rng", "torch_seed"]
 
 
 def rng(seed: int, stream: str, worker: int = 0, index: int = 0) -> np.random.Generator:
@@ -21,3 +25,22 @@ def address(seed: int, stream: str, worker: int, index: int) -> np.random.SeedSe
     numbers = (seed, zlib.crc32(stream.encode()), worker, index)
     # numpy takes a tuple to pieces number by number, an array at once; a large seed is several of its words
     return np.random.SeedSequence(np.array(numbers, np.uint32) if seed < 2**32 else numbers)
+
+
+def draw_from(seed: int) -> None:
+    """Let the three generators that models and transforms may ask draw from this seed."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Give these generators back as they were."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])

@@ -1,8 +1,6 @@
 """Examples fetched by number: arrays normalised per batch, or any map-style Dataset."""
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
+
+from straggler.randomness import draw_from, generators_kept
 
 __all__ = ["ArrayExamples", "DatasetExamples", "Examples", "Subset"]
 
@@ -85,7 +85,8 @@ class DatasetExamples:
 
     def fetch(self, chosen: NDArray[np.int64], address: Address | None = None) -> tuple[Tensor, Any]:
         seed = 0 if address is None else int(address().integers(2**32))
-        with seeded(seed):
+        with generators_kept():  # random transforms draw from them
+            draw_from(seed)
             inputs, targets = default_collate([self.dataset[int(number)] for number in chosen])
         return inputs, targets
 
@@ -102,18 +103,3 @@ class Subset:
 
     def fetch(self, chosen: NDArray[np.int64], address: Address | None = None) -> tuple[Tensor, Any]:
         return self.examples.fetch(self.chosen[chosen], address)
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Transforms draw from three global generators: fix them, then give them back."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    torch.default_generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])

@@ -1,6 +1,5 @@
 """Processes that run one experiment each at a time; one that dies takes only that experiment with it."""
 
-import gc
 import multiprocessing
 import os
 import threading
@@ -121,7 +120,6 @@ def serve(line: Connection) -> None:
         except EOFError:
             return
         line.send(attempt(lambda seen: line.send(("spent", seen.spent)), *order))
-        gc.collect()  # a problem holds itself, and with it the data that it had mapped
 
 
 def attempt(
