@@ -105,7 +105,7 @@ class Observer:
         for name in self._KEPT:
             setattr(self, name, state[name])
         self._predictions = {split: found.numpy() for split, found in state["_predictions"].items()}
-        if self._pulse and "pulse" in state:  # checkpoints of before have none
+        if self._pulse:
             self._pulse.next_look, self._pulse.silent = state["pulse"]
 
     def __call__(

@@ -155,7 +155,7 @@ def existing(folder: Path) -> Record | None:
     try:
         record = Record(folder)
         return record if record.ended else None
-    except (RecordError, KeyError):
+    except RecordError:
         return None
 
 

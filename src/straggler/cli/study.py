@@ -19,7 +19,7 @@ from straggler.progress import Bar
 from straggler.studies import STUDIES, Study
 from straggler.studies.draw import account, claim_rows, draw, holds_results, tally
 from straggler.studies.study import Scale
-from straggler.sweeps.cells import read_sweep, tasks
+from straggler.sweeps.cells import read_sweep
 from straggler.sweeps.conduct import Plan, conduct, plan
 from straggler.sweeps.display import duration
 from straggler.sweeps.fleet import Fleet
@@ -181,11 +181,10 @@ def sweep(
     with fleet_on(on, address, jobs, runs, data) as fleet:
         planned = plan(file.stem, cells, seeds, runs, data, fleet.jobs, folder)
         failed = carry_out(planned, folder, fleet, dry_run)
-    every = tasks(cells, seeds)
     if not dry_run and known(folder).height:
-        order = pl.DataFrame({"id": [task.id for task in every]})  # rows of other files' runs stay unseen
+        order = pl.DataFrame({"id": [task.id for task in planned.every]})  # others stay in the file
         mine = order.join(known(folder), on="id", maintain_order="left")
-        out.print(listing(file.stem, *sweep_rows(mine, labels_of(every))))
+        out.print(listing(file.stem, *sweep_rows(mine, labels_of(planned.every))))
     end_with(failed)
 
 

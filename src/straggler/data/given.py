@@ -92,9 +92,10 @@ def made(source: Callable[[], nn.Module]) -> nn.Module:
 
 
 def as_array(part: Any) -> NDArray[Any]:
-    if isinstance(part, Tensor) and part.dtype == torch.bfloat16:
-        raise ValueError("the data are bfloat16, which numpy has not; give them as float32")
-    array = part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
+    try:
+        array = part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
+    except TypeError:
+        raise ValueError(f"the data are {part.dtype}, which numpy has not; give them as float32") from None
     whole = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
     return array.astype(np.int64) if whole else array  # labels, as torch wants them
 

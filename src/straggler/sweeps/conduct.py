@@ -31,11 +31,16 @@ class Plan:
 
     name: str
     tasks: list[Task]
+    every: list[Task]  # with those that only the results know, as the cells come
     seeds: Sequence[int]
     runs: Path
     data: Path | None = None
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
-    known: int = 0  # runs that are only in the results: their records are elsewhere or gone
+
+    @property
+    def known(self) -> int:
+        """Runs that are only in the results: their records are elsewhere or gone."""
+        return len(self.every) - len(self.tasks)
 
     @property
     def missing(self) -> list[Task]:
@@ -72,14 +77,14 @@ def plan(
     tables = list(dict.fromkeys(cell.labels.get("table") for cell in cells))
     rank = {table: position for position, table in enumerate(tables)}
     found.sort(key=lambda task: (task.seed, rank[task.cells[0].labels.get("table")], -task.seconds))
-    return Plan(name, found, seeds, runs, data, jobs or os.cpu_count() or 1, len(every) - len(found))
+    return Plan(name, found, every, seeds, runs, data, jobs or os.cpu_count() or 1)
 
 
 def conduct(
     plan: Plan, results: Path, console: Console, fleet: Fleet | RayFleet | None = None
 ) -> dict[str, str]:
     """Run what is missing and write the summaries as they come; the reasons of those that failed, by id."""
-    summaries, tally = Summaries(results, labels_of(plan.tasks)), Tally(plan.tasks, plan.known)
+    summaries, tally = Summaries(results, labels_of(plan.every)), Tally(plan.tasks, plan.known)
     told = in_order(plan, fleet or Fleet(plan.jobs, plan.runs, plan.data))
     with (
         stoppable(),
