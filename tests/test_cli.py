@@ -12,6 +12,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rich.console import Console
 
 from straggler import cli, progress
 from straggler.catalogues import CATALOGUES
-from straggler.cli.app import out
+from straggler.cli.frame import out
 from straggler.observe import Progress
 from straggler.progress import Bar
 from straggler.record import Record
@@ -686,7 +687,7 @@ def test_data_that_are_damaged_are_not_there(straggler: Command, here: Path) -> 
     assert rows["mnist"][1] == "damaged"
 
 
-COMMANDS = [c.name or getattr(c.callback, "__name__", "") for c in cli.app.registered_commands]
+COMMANDS = [str(command.name) for command in cli.offered().registered_commands]
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
@@ -699,6 +700,21 @@ def test_help(command: str | None, straggler: Command) -> None:
         assert {"run", "list", "data", "show"} <= set(COMMANDS)
         assert [name for name in COMMANDS if name not in done.out] == []
         assert "Train" in done.out and "Look" in done.out  # groups
+
+
+def test_the_version(straggler: Command) -> None:
+    done = straggler("--version")
+    assert done.code == 0 and done.out == f"straggler {metadata.version('straggler')}\n"
+
+
+def test_only_the_command_that_is_asked_for_is_imported() -> None:
+    """A second of other commands' imports would be waited for at every call."""
+    code = "import sys; from straggler.cli import offered; offered('cite'); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(done.stdout.split())
+    assert "torch" in loaded and not loaded & {"matplotlib", "sklearn", "scipy", "plotly", "starlette", "ray"}
 
 
 # The progress bar.
@@ -786,11 +802,12 @@ def test_sigint_ends_a_run_cleanly(running: subprocess.Popen[str], straggler: Co
 
 
 @pytest.mark.slow
-def test_sigint_during_the_imports(here: Path) -> None:
-    command = [sys.executable, "-m", "straggler", "list"]
+@pytest.mark.parametrize(("asked", "library"), [("list", "torch"), ("densities", "matplotlib")])
+def test_sigint_during_the_imports(asked: str, library: str, here: Path) -> None:
+    command = [sys.executable, "-m", "straggler", asked]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, **pipes)
-    wait_for(lambda: "torch" in Path(f"/proc/{process.pid}/maps").read_text())  # it imports
+    wait_for(lambda: library in Path(f"/proc/{process.pid}/maps").read_text())  # it imports
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "error: interrupted\n")

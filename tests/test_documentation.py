@@ -13,7 +13,7 @@ import typer
 
 from conftest import run_story
 from straggler.catalogues import CATALOGUES
-from straggler.cli import app
+from straggler.cli import offered
 from straggler.cli.train import read_pairs
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
@@ -116,7 +116,7 @@ COMMANDS = [(page, line) for page, text in PAGES.items() for line in commands(te
 def check(line: str) -> Experiment | None:
     """Parse a command as typer would, build the experiment of a `run`; raise if something is unknown."""
     words = [word for word in shlex.split(line)[1:] if word != "…"]
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(offered())
     if not words or words[0].startswith("-"):
         return None if set(words) <= {"--help"} else group.make_context("straggler", words)
     name, arguments = words[0], words[1:]

@@ -23,7 +23,7 @@ from straggler.analysis.outcomes import heat_figure, outcomes, pareto
 from straggler.analysis.tables import error_rows, listing
 from straggler.analysis.workers import spans
 from straggler.catalogue import InputError
-from straggler.cli import app
+from straggler.cli import offered
 from straggler.experiment import Experiment
 from straggler.record import Record
 
@@ -239,7 +239,7 @@ def test_lines_can_be_told_apart() -> None:
 
 
 def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(app, arguments)
+    return CliRunner().invoke(offered(), arguments)
 
 
 def test_plot_command(runs: dict[str, Record], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from straggler.analysis.labels import named
 from straggler.analysis.landscapes import landscape_figure, landscape_page, surface
 from straggler.catalogue import InputError
-from straggler.cli import app
+from straggler.cli import offered
 from straggler.engines.compute import Compute, Pool
 from straggler.experiment import Experiment
 from straggler.landscape import Landscape, Plane, landscape
@@ -189,7 +189,7 @@ def test_losses_that_overflowed_are_left_white(seen: Landscape, tmp_path: Path) 
 
 
 def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(app, arguments)
+    return CliRunner().invoke(offered(), arguments)
 
 
 def test_landscape_command(three: dict[str, Record], tmp_path: Path) -> None:

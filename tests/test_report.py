@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from straggler.catalogue import InputError
-from straggler.cli import app
+from straggler.cli import offered
 from straggler.cli.pages import report
 from straggler.delays import Durations
 from straggler.experiment import Experiment
@@ -144,7 +144,7 @@ def test_the_command_that_is_shown_makes_the_same_run(method: str) -> None:
     settings |= {"delay": ["constant(2, workers=[0])", "spikes(0.1, 5)"], "partition": "dirichlet(alpha=0.3)"}
     experiment = Experiment(method=method, **settings)
     words = command_line(settings_of(experiment))
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(offered())
     given = command.commands["run"].make_context("run", words[2:]).params
     flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
     again = Experiment(**flags | ({"delay": list(flags["delay"])} if "delay" in flags else {}))
@@ -156,7 +156,7 @@ def test_settings_beside_the_method_are_in_the_command() -> None:
         momentum=0.5, weight_decay=0.001, stop="each", gradients=40, train_metrics=True, engine="processes"
     )
     words = command_line(settings_of(odd))
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(offered())
     given = command.commands["run"].make_context("run", words[2:]).params
     flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
     assert Experiment(**flags).id == odd.id

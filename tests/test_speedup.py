@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from conftest import run_story
 from straggler.analysis.clusters import speedup_rows
 from straggler.catalogue import InputError, parse
-from straggler.cli import app
+from straggler.cli import offered
 from straggler.delays import BLOCK, DELAYS, Durations
 from straggler.policies import POLICIES, Hybrid
 from straggler.speedup import Tally, densities, mean_seconds, policy_of, speedups, tally, through_policy
@@ -230,7 +230,7 @@ def test_rows_have_intervals_and_a_paired_ratio() -> None:
 
 
 def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(app, arguments)
+    return CliRunner().invoke(offered(), arguments)
 
 
 def test_speedup_command(tmp_path: Path) -> None:

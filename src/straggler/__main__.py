@@ -9,10 +9,11 @@ def main() -> None:
     """The command; what it needs is imported here, so that processes it starts do without."""
     try:
         from straggler.cli import main as command
+
+        command()
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         sys.exit(130)
-    command()
 
 
 if __name__ == "__main__":

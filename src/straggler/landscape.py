@@ -15,7 +15,6 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from sklearn.decomposition import PCA
 from torch import Tensor
 
 from straggler.catalogue import InputError
@@ -45,6 +44,9 @@ class Plane:
     @classmethod
     def through(cls, snapshots: Vectors) -> "Plane":
         """The plane that explains most of the variance of these weights, a row each."""
+        # scikit-learn takes a second to import, so only who uses it waits
+        from sklearn.decomposition import PCA
+
         found = PCA(n_components=2, svd_solver="full").fit(snapshots)
         first, second = map(float, np.nan_to_num(found.explained_variance_ratio_))
         return cls(found.mean_, found.components_, (first, second))

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from torch import Tensor
 
 from straggler.core import Arrival, Change, Decision, Diverged, Job, Server
@@ -244,6 +243,9 @@ class Observer:
         return test_accuracy is None or test_accuracy > 100 / classes + CHANCE_MARGIN
 
     def _by_class(self) -> dict[str, Any]:
+        # scikit-learn takes a second to import, so only who uses it waits
+        from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
         labels, found = self.compute.problem.labels("test"), self._predictions.get("test")
         if labels is None or found is None:
             return {}

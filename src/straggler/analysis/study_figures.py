@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from scipy import stats
 
 from straggler.analysis.style import COLOURS, drawn, line, panels
 
@@ -196,6 +195,8 @@ def write_numbers(axes: Axes, grid: np.ndarray[Any, Any]) -> None:
 
 def densities(cvs: Mapping[str, float], factor: float, path: Path) -> Path:
     """The gamma law of batch times, with what takes over `factor` times the mean shaded."""
+    from scipy import stats  # which takes long to import
+
     with drawn(path, 8.4, 3.2) as figure:
         every = panels(figure, 1, len(cvs))
         x = np.linspace(1e-3, 3, 600)

@@ -3,38 +3,68 @@
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from importlib import import_module, metadata
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 
 from straggler.catalogue import InputError, explain
-from straggler.cli import analyse, calibrate, landscapes, look, pages, plot, study, train
-from straggler.cli.app import app, complain, misused
+from straggler.cli.frame import complain, misused, out
 from straggler.data.datasets import DataError
 from straggler.delays import DurationError
 from straggler.experiment import Experiment
 from straggler.record import RecordError
 
-__all__ = ["app", "main"]
+__all__ = ["main", "offered"]
 
-COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # in the order of `straggler --help`
-    "Train": (train.run, train.resume, train.replay_, calibrate.calibrate_),
-    "Study": (study.study, study.sweep),
-    "Analyse": (analyse.speedup, analyse.densities, landscapes.landscape, plot.plot),
-    "Look": (look.list_, look.show, look.data, look.cite, pages.report, pages.serve),
+COMMANDS = {  # by panel, in the order of `straggler --help`: the file, and the function in it
+    "Train": ("train.run", "train.resume", "train.replay_", "calibrate.calibrate_"),
+    "Study": ("study.study", "study.sweep"),
+    "Analyse": ("analyse.speedup", "analyse.densities", "landscapes.landscape", "plot.plot"),
+    "Look": ("look.list_", "look.show", "look.data", "look.cite", "pages.report", "pages.serve"),
 }
 PLACES = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
-for panel, commands in COMMANDS.items():
-    for command in commands:
-        app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
+
+def offered(asked: str = "") -> typer.Typer:
+    """The command that is asked for, alone, for the others take seconds to import; all if it is none."""
+    app = typer.Typer(
+        help="What happens to SGD when workers are not equally fast.\n\n"
+        "Try: [bold]straggler run --dataset digits --workers 8 --delay 'constant(4, workers=[0])'[/bold]",
+        rich_markup_mode="rich",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(any_command)
+    places = [(panel, *place.split(".")) for panel, places in COMMANDS.items() for place in places]
+    named = {function.rstrip("_"): (panel, file, function) for panel, file, function in places}
+    for name in [asked] if asked in named else named:
+        panel, file, function = named[name]
+        command = getattr(import_module(f"straggler.cli.{file}"), function)
+        app.command(name, rich_help_panel=panel)(command)
+    return app
+
+
+def show_version(asked: bool) -> None:
+    if asked:
+        out.print(f"straggler {metadata.version('straggler')}")
+        raise typer.Exit
+
+
+def any_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None: ...
 
 
 def main() -> None:
     """Exit codes: 0; 2 wrong input; 1 a failed run; 130 Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, also before and after training
     try:
+        app = offered(*sys.argv[1:2])
         sys.exit(app(prog_name="straggler", standalone_mode=False) or 0)  # a number only if somebody ended it
     except typer.TyperException as error:
         complain(misused(error), code=2)

@@ -11,7 +11,7 @@ from straggler.analysis.clusters import LATE, density_figure, density_rows, spee
 from straggler.analysis.style import FORMATS
 from straggler.analysis.tables import listing, number
 from straggler.catalogue import InputError, parse
-from straggler.cli.app import check_suffix, err, out
+from straggler.cli.frame import check_suffix, err, out
 from straggler.delays import DELAYS, Durations, Law
 from straggler.progress import Bar
 from straggler.speedup import MACHINES, policy_of, speedups

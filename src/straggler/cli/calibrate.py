@@ -9,7 +9,7 @@ import typer
 from straggler.analysis.tables import listing, number
 from straggler.calibrate import Calibration, calibrate
 from straggler.cli import options
-from straggler.cli.app import find, out
+from straggler.cli.frame import find, out
 from straggler.record import write_text
 
 __all__ = ["calibrate_"]

@@ -11,7 +11,7 @@ from straggler.analysis.style import FORMATS
 from straggler.analysis.tables import listing, number
 from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
-from straggler.cli.app import check_suffix, err, find_all, out
+from straggler.cli.frame import check_suffix, err, find_all, out
 from straggler.landscape import Landscape
 from straggler.landscape import landscape as surveyed
 from straggler.progress import Bar

@@ -9,7 +9,7 @@ from straggler.analysis.tables import description, listing, number
 from straggler.catalogue import InputError, suggestion
 from straggler.catalogues import CATALOGUES, catalogue_table
 from straggler.cli import options
-from straggler.cli.app import err, find, out
+from straggler.cli.frame import err, find, out
 from straggler.data.datasets import DATASETS, status
 from straggler.methods import METHODS
 from straggler.progress import Bar

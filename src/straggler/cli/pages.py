@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from straggler.catalogue import InputError
-from straggler.cli.app import err, find, is_something_else, out
+from straggler.cli.frame import err, find, is_something_else, out
 
 __all__ = ["report", "serve"]
 

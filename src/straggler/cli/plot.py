@@ -11,7 +11,7 @@ from straggler.analysis.labels import named
 from straggler.analysis.style import FORMATS
 from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
-from straggler.cli.app import check_suffix, err, find_all, out
+from straggler.cli.frame import check_suffix, err, find_all, out
 
 __all__ = ["plot"]
 

@@ -14,7 +14,7 @@ from straggler.analysis.study_tables import as_terminal, sweep_rows
 from straggler.analysis.tables import listing
 from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
-from straggler.cli.app import complain, err, out
+from straggler.cli.frame import complain, err, out
 from straggler.progress import Bar
 from straggler.studies import STUDIES, Study
 from straggler.studies.draw import account, claim_rows, draw, holds_results, tally

@@ -11,7 +11,7 @@ from rich.markup import escape
 from straggler.analysis.tables import listing, number
 from straggler.catalogue import InputError
 from straggler.cli import options
-from straggler.cli.app import complain, err, find, out
+from straggler.cli.frame import complain, err, find, out
 from straggler.experiment import Experiment
 from straggler.progress import Bar
 from straggler.record import Record

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 import polars as pl
-from scipy import stats
+from scipy.special import gammaincc
 
 from straggler.analysis.claims import Claim, Evidence, Statistic
 from straggler.analysis.statistics import (
@@ -127,7 +127,7 @@ def map_best(negative: bool) -> Statistic:
 def beyond(factor: float, cv: float) -> float:
     """P(X > factor·mean) of a gamma with this coefficient of variation."""
     shape = 1 / cv**2
-    return float(stats.gamma.sf(factor * shape, shape))
+    return float(gammaincc(shape, factor * shape))
 
 
 OF_ANY_NETWORK = (

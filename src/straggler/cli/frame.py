@@ -1,4 +1,4 @@
-"""The command line's frame: where commands are entered, what they print to, how they end."""
+"""What all commands share: where they print to, how they find runs, how they complain."""
 
 import sys
 from collections.abc import Sequence
@@ -14,7 +14,6 @@ from straggler.catalogue import InputError
 from straggler.record import Record
 
 __all__ = [
-    "app",
     "check_suffix",
     "complain",
     "err",
@@ -25,14 +24,6 @@ __all__ = [
     "out",
 ]
 
-app = typer.Typer(
-    help="What happens to SGD when workers are not equally fast.\n\n"
-    "Try: [bold]straggler run --dataset digits --workers 8 --delay 'constant(4, workers=[0])'[/bold]",
-    rich_markup_mode="rich",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 out, err = Console(highlight=False), Console(stderr=True, highlight=False)
 
 
