@@ -64,6 +64,9 @@ def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
         calibrate(record)
     with pytest.raises(InputError, match="worker 0 finished 4 jobs; a fit needs 20"):
         calibrate(called_real(record, tmp_path / "real"))
+    (tmp_path / "real" / "summary.json").write_text('{"status": "interrupted"}')
+    with pytest.raises(InputError, match="has not ended; straggler resume"):
+        calibrate(Record(tmp_path / "real"))
 
 
 @pytest.mark.slow

@@ -425,6 +425,15 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "snapshots below 0": (["--snapshots", "-1"], ["snapshots=-1", "greater than or equal to 0"]),
     "eval-every nan": (["--eval-every", "nan"], ["eval_every=nan", "finite"]),
     "model for other data": (["--model", "asu-cifar"], ["3×32×32", "1×28×28", "use lenet5"]),
+    "a list for a method": (["--set", "method=[1]"], ["method", "[1]"]),
+    "wrong optimizer in TOML": (
+        ["--config", "optimizer.toml", "--momentum", ".5"],
+        ["unknown optimizer 'sdg'", "did you mean 'sgd'"],
+    ),
+    "schedule too short": (
+        ["--updates", "400", "--schedule", "onecycle(max_lr=.1, total_steps=3)"],
+        ["ends after", "make it last longer"],
+    ),
     "unknown --set key": (["--set", "workres=3"], ["'workres'", "unknown key", "did you mean 'workers'"]),
     "--set without =": (["--set", "workers"], ["'workers'", "write key=value"]),
     "unknown key in TOML": (["--config", "typo.toml"], ["'batch_sise'", "did you mean 'batch_size'"]),
@@ -441,6 +450,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
 BAD_FILES = {
     "typo.toml": b"batch_sise = 3\n",
     "broken.toml": b"workers = = 3\n",
+    "optimizer.toml": b'optimizer = "sdg"\n',
     "binary.toml": b"\xff\xfe\x00",
     "file": b"in the way",
 }

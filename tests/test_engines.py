@@ -6,8 +6,9 @@ import signal
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from torch import nn
 
 from straggler.core import Job, Server
 from straggler.delays import Constant, Durations
-from straggler.engines.compute import Compute
+from straggler.engines.compute import Compute, Pool
 from straggler.engines.processes import Processes
 from straggler.engines.ray_cluster import RayCluster
 from straggler.engines.real_time import RealTime, WorkerError
@@ -102,6 +103,19 @@ def test_the_newest_job_wins(engine: Any, problem: Problem) -> None:
     expected = problem.gradient(arrival.job.x, arrival.job.buffers, 0, 7)
     assert torch.equal(arrival.gradient.vector, expected.vector)
     assert engine.next() is None
+
+
+def test_models_of_cancelled_jobs_are_let_go(problem: Problem) -> None:
+    """Though their time is still to come, in the simulator's queues: after all steps these would be many."""
+    for pool in (Compute(problem), Pool(problem, 2)):
+        with closing(pool):
+            made, seen = Simulator(pool, durations(1e9)), []
+            for launch in range(4):
+                x = torch.zeros(problem.initial()[0].numel())
+                seen.append(weakref.ref(x))
+                made.submit(Job(0, 0, launch, 0, x, problem.initial()[1]))
+                del x
+            assert [model() is not None for model in seen] == [False, False, False, True]
 
 
 def test_a_delay_is_waited_for_and_an_abandoned_one_is_not(problem: Problem, real: str) -> None:

@@ -157,6 +157,13 @@ def test_more_workers_than_samples_is_refused_with_a_remedy(text):
         split(text, np.array([0, 1, 0, 1]), 5)
 
 
+@pytest.mark.parametrize("text", ["label", "label-truncated", "dirichlet(alpha=1)", "shards"])
+def test_targets_that_are_no_labels_cannot_be_dealt_by_label(text):
+    with pytest.raises(ValueError, match=r"2 dimensions.*one label per sample; use iid or shared"):
+        split(text, np.zeros((20, 2)), 2)
+    assert sum(map(len, split("iid", np.zeros((20, 2)), 2))) == 20
+
+
 @pytest.mark.parametrize("text", ["shared", "iid"])
 def test_no_workers_is_refused(text):
     with pytest.raises(ValueError, match="workers=0"):

@@ -29,8 +29,10 @@ DIGITS: dict[str, Any] = {
 }
 
 
-def sha(folder: Path, jobs: int, **settings: Any) -> str:
-    return str(Experiment(**settings).run(folder, jobs=jobs, force=True).summary["weights_sha256"])
+def outcome(folder: Path, jobs: int, save: str = "60s", **settings: Any) -> tuple[str, list[Any]]:
+    """The weights, and all that was recorded of the arrivals."""
+    record = Experiment(**settings).run(folder, jobs=jobs, force=True, checkpoint_every=save)
+    return str(record.summary["weights_sha256"]), record.arrivals.rows()
 
 
 def ready(pool: Pool) -> Pool:
@@ -54,14 +56,14 @@ class Awaited(Pool):
 
 
 def same_bits(settings: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One job, two jobs, and two jobs watched closely end in the same weights."""
+    """One job, two jobs, and two jobs watched and saved closely see the same and end in the same weights."""
     watched = settings | {"eval_every": 0.5, "train_metrics": True, "snapshots": 3}
-    alone = sha(folder, 1, **settings)
+    alone = outcome(folder, 1, **settings)
     monkeypatch.setattr("straggler.run.Pool", Awaited)
     Awaited.started = 0
-    assert sha(folder, 2, **settings) == alone
+    assert outcome(folder, 2, **settings) == alone
     assert Awaited.started > 0.9 * settings["gradients"]  # one that is set aside at the end is never computed
-    assert sha(folder, 2, **watched) == alone
+    assert outcome(folder, 2, save="3", **watched) == alone
 
 
 @pytest.mark.parametrize("model", ["lenet5", "cnn", "asu-fashion"])
@@ -72,7 +74,7 @@ def test_one_and_two_jobs_give_the_same_bits(
     same_bits({**DIGITS, "model": model, "gradients": gradients}, tmp_path, monkeypatch)
 
 
-HYBRIDS = [f"hybrid(num_workers_ps_update={k}, staleness_tolerance={t})" for k, t in ((1, 1), (2, 0), (3, 1))]
+HYBRIDS = [f"hybrid({k}, staleness_tolerance={t})" for k, t in ((1, 0), (1, 1), (2, 0), (3, 1))]
 
 
 @pytest.mark.parametrize("policy", [*dict.fromkeys(m.policy for m in METHODS.values()), *HYBRIDS])
@@ -124,6 +126,33 @@ def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
                 assert torch.equal(pool.result(task).vector, here.result(task).vector)
         finally:
             pool.close()
+
+
+def test_all_processes_killed_at_once_are_replaced() -> None:
+    problem = Experiment(dataset="digits", workers=2).problem()
+    x, buffers = problem.initial()
+    with one_thread():
+        pool, here = ready(Pool(problem, 4)), Compute(problem)
+        try:
+            for child in pool._children:
+                os.kill(child.pid, signal.SIGKILL)
+            task = Task(("gradient", 0, 0), x, buffers)
+            assert torch.equal(pool.result(task).vector, here.result(task).vector)
+        finally:
+            pool.close()
+
+
+def test_tasks_that_failed_make_room() -> None:
+    """As when the data vanish: what is asked next is told of it, and does not wait for a seat for ever."""
+    problem = Experiment(dataset="digits", workers=2).problem()
+    x, buffers = problem.initial()
+    pool = ready(Pool(problem, 2))
+    try:
+        nobody = 99
+        pool.ahead(iter_of([Task(("gradient", nobody, i), x, buffers) for i in range(4)]))
+        assert pool.result(pool.evaluation_tasks(x, buffers, "test")[0]) is not None
+    finally:
+        pool.close()
 
 
 def test_processes_that_keep_dying_end_the_run_with_advice() -> None:

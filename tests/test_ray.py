@@ -184,6 +184,17 @@ def test_an_address_where_nobody_answers_is_refused_soon() -> None:
     assert time.monotonic() - before < 6
 
 
+def test_a_run_is_kept_where_the_cluster_that_should_repeat_it_is_not_there(tmp_path: Path) -> None:
+    ray.shutdown()
+    experiment = Experiment(**ON_RAY)
+    kept = tmp_path / experiment.id / "summary.json"
+    kept.parent.mkdir()
+    kept.write_text("{}")
+    with pytest.raises(InputError, match=r"--address 127\.0\.0\.1:1"):
+        experiment.run(tmp_path, force=True, address="127.0.0.1:1")
+    assert kept.read_text() == "{}"
+
+
 def test_without_ray_the_remedy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "straggler.engines.ray_cluster")

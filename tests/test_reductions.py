@@ -462,6 +462,19 @@ def test_the_hybrid_server_never_hangs_where_the_original_crashed(
     assert 300 <= story.server.k < 305  # one arrival may free up to four that were set aside
 
 
+def test_the_hybrid_server_uses_what_thousands_wait_with_at_once() -> None:
+    """All but one have pushed twice when the last comes: its arrival lets every one of them step."""
+    many = 2000
+    server = server_of(workers=many, policy="hybrid(num_workers_ps_update=1, staleness_tolerance=0)")
+    server.begin()
+    for _ in range(2):
+        for worker in range(1, many):
+            deliver(server, worker, 0.0)
+    assert server.k == many - 1
+    deliver(server, 0, 0.0)
+    assert server.k == 2 * many - 1
+
+
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("tolerance", [0, 9999])
 def test_the_hybrid_server_does_not_wait_for_those_who_stopped(k: int, tolerance: int) -> None:

@@ -162,6 +162,16 @@ def test_settings_beside_the_method_are_in_the_command() -> None:
     assert Experiment(**flags).id == odd.id
 
 
+def test_the_command_of_a_run_whose_workers_come_and_go() -> None:
+    for workers in ("2-4", "2-8", "3-3"):
+        elastic = Experiment(workers=workers, engine="processes", gradients=40)
+        words = command_line(settings_of(elastic))
+        command: Any = typer.main.get_command(offered())
+        given = command.commands["run"].make_context("run", words[2:]).params
+        flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
+        assert Experiment(**flags).id == elastic.id
+
+
 def test_labels_say_what_differs_and_seeds_share_one(runs: dict[str, Path]) -> None:
     three = [Facts(runs[name]) for name in ("asgd", "seed 1", "ssgd")]
     assert labels(three) == ["asgd", "asgd", "ssgd"]

@@ -17,13 +17,13 @@ import torch
 from straggler import checkpoint
 from straggler import record as record_module
 from straggler.catalogue import InputError
-from straggler.core import Arrival, Gradient, Job
+from straggler.core import Arrival, Gradient, Job, Server
 from straggler.experiment import Experiment
 from straggler.keeper import Every
 from straggler.methods import METHODS
 from straggler.observe import Observer, Progress
 from straggler.optimizers import OPTIMIZERS
-from straggler.record import Record, Recorder
+from straggler.record import Record, Recorder, RecordError
 from straggler.replay import replay
 
 pytestmark = pytest.mark.slow  # real processes, many runs
@@ -234,12 +234,16 @@ def test_a_signal_before_training_is_heard_too(engine: str, number: signal.Signa
     straggler = str(Path(sys.executable).with_name("straggler"))
     command = [straggler, "run", *settings, "--out", str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    (folder,) = wait_for(lambda: [path.parent for path in tmp_path.glob("*/experiment.toml")])
-    time.sleep(0.5 if engine == "ray" else 0)
+    if engine == "ray":
+        assert process.stderr is not None and "starts Ray" in process.stderr.readline()
+        time.sleep(0.5)
+    else:
+        wait_for(lambda: list(tmp_path.glob("*/experiment.toml")))
     os.kill(process.pid, number)
     assert "interrupted" in process.communicate()[1]
     assert process.returncode == 130
-    assert Record(folder).summary["status"] == "interrupted"
+    statuses = [Record(folder).summary["status"] for folder in tmp_path.iterdir()]
+    assert statuses == ([] if engine == "ray" else ["interrupted"])  # Ray was still starting
 
 
 def test_what_was_given_in_python_is_said_to_be(tmp_path: Path) -> None:
@@ -316,6 +320,23 @@ def test_every(text: str, seconds: float | None, updates: float | None) -> None:
 def test_every_refuses_nonsense(text: str) -> None:
     with pytest.raises(ValueError, match="write 60s"):
         Every.parse(text)
+
+
+def test_a_checkpoint_of_another_version_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = Experiment(**MIXTURE, workers=2, gradients=50)
+
+    def cut(progress: Progress) -> None:
+        if progress.updates == 20:
+            raise PowerCut
+
+    with pytest.raises(PowerCut):
+        experiment.run(tmp_path, jobs=1, progress=cut, checkpoint_every="5")
+    with monkeypatch.context() as later, pytest.raises(RecordError, match=r"another version.*'new'.*--force"):
+        later.setattr(Server, "_KEPT", (*Server._KEPT, "new"))
+        experiment.run(tmp_path, jobs=1)
+    assert experiment.run(tmp_path, jobs=1).summary["gradients"] == 50
 
 
 def test_force_starts_anew(tmp_path: Path) -> None:

@@ -292,6 +292,13 @@ def test_the_rehearsal_is_the_run_without_its_gradients(
     assert played["started"].filter(known).to_list() == real["started"].drop_nulls().to_list()
 
 
+def test_whole_numbers_of_a_page_are_whole_and_exact() -> None:
+    assert settings_from({"seed": str(2**53 + 1)}) == {"seed": 2**53 + 1}
+    for value in (2.5, "2.5", "many", 10**600):
+        with pytest.raises(InputError, match=r"workers"):
+            settings_from({"workers": value})
+
+
 def test_a_preview_is_there_at_once() -> None:
     settings = settings_from({"workers": "8", "dataset": "digits", "delay": ["constant(4, workers=[0])"]})
     experiment = experiment_of(settings)

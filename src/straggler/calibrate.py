@@ -46,6 +46,8 @@ def calibrate(record: Record) -> Calibration:
     experiment = Experiment.recorded(record)
     if experiment.engine == "simulator":
         raise InputError(f"{record.path} was simulated; give a run in real time: --engine processes")
+    if not record.ended:
+        raise InputError(f"{record.path} has not ended; straggler resume {record.path} goes on with it")
     jobs = finished_jobs(record, experiment.workers)
     fitted = Experiment(**experiment.resolved() | {"engine": "simulator"} | laws(jobs, experiment))
     arrivals = record.arrivals.filter(pl.col("compute").is_not_null())

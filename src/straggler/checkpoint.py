@@ -92,6 +92,7 @@ def encode(value: Any, tensors: dict[int, tuple[int, Tensor]]) -> Any:
     if isinstance(value, dict):
         return {"dict": [[encode(k, tensors), encode(v, tensors)] for k, v in value.items()]}
     if isinstance(value, Arrival):
+        value.keep()
         parts = (value.job, value.started, value.time, value.samples, value.gradient)
         return {"Arrival": encode(parts, tensors)}
     if type(value) in OBJECTS.values():

@@ -255,7 +255,7 @@ class Server:
 
     def merge(self, arrival: Arrival) -> None:
         """Correct an arrival's gradient and add it to the next step."""
-        if self._merges:
+        if self._merges or self.aside:  # others are looked at before this one is done with
             arrival.keep()
         gradient = arrival.gradient
         if not math.isfinite(gradient.loss):

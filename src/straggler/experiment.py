@@ -323,8 +323,8 @@ class Experiment(BaseModel):
             problem = self.problem(data, report)
         except ValueError as error:
             raise InputError(str(error)) from error
-        if self.gradients is not None:  # of how many epochs, only the data say
-            self._try_schedule(self.gradients * self.batch_size / problem.samples)
+        if fewest := self.gradients or self.updates:  # of how many epochs, only the data say
+            self._try_schedule(fewest * self.batch_size / problem.samples)
         resumed = None if force else newest(folder, report)
         if resumed is not None:
             report(f"goes on from a checkpoint after {resumed['server']['k']:,} updates; --force starts anew")
@@ -338,10 +338,5 @@ class Experiment(BaseModel):
         facts = {"id": self.id, "started": started}
         pieces = self.server(problem), problem, make_engine, self.budget(problem)
         recorder = Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"])
-        try:
-            with recorder:
-                run(*pieces, recorder, watch, machine, facts, resumed)
-        except InputError:  # a cluster that is not there
-            recorder.discard()
-            raise
+        run(*pieces, recorder, watch, machine, facts, resumed)
         return Record(folder)

@@ -16,7 +16,7 @@ from straggler import checkpoint
 from straggler.catalogue import InputError
 from straggler.core import Arrival, Change, Decision, Diverged, Engine, Server
 from straggler.observe import Observer
-from straggler.record import Recorder
+from straggler.record import Recorder, RecordError
 
 __all__ = ["Every", "Keeper", "RealOrVirtual"]
 
@@ -99,9 +99,15 @@ class Keeper:
         return self.engine.started[worker] if submitted else self.engine.now
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.server.restore(state["server"])
-        self.observer.restore(state["observer"])
-        self.engine.resume(**state["clock"])
+        try:
+            self.server.restore(state["server"])
+            self.observer.restore(state["observer"])
+            self.engine.resume(**state["clock"])
+        except (KeyError, TypeError) as error:
+            raise RecordError(
+                f"{self.recorder.path} was saved by another version of straggler ({error!r} does not fit); "
+                f"go on with that version, or start anew with --force"
+            ) from error
         self._begun, self._saved_at = time.monotonic() - state["elapsed"], self.server.k
 
     @contextmanager

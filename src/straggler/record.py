@@ -171,6 +171,7 @@ class Recorder:
         self._events: list[dict[str, Any]] = []
         self._parts, self._flushed = 0, time.monotonic()
         self._text, self._command = text, command
+        self._lock: FileLock | None = None
 
     def __enter__(self) -> Self:
         self._lock = hold(self.path, "--out")
@@ -178,6 +179,7 @@ class Recorder:
             self._clear()
         else:
             self._go_back(self._resumed)
+        self._write_events()
         write_text(self.path / "environment.json", json.dumps(environment(self._command), indent=1))
         self.summary({"status": "running"})
         write_text(self.path / "experiment.toml", self._text)  # last: from now on the folder is a record
@@ -191,7 +193,7 @@ class Recorder:
             status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
             facts = Record(self.path).summary
             self.summary(facts | {"status": status, "error": f"{kind.__name__}: {error}"})
-        self._lock.release()
+        self._release()
 
     def arrival(self, **row: Any) -> None:
         """A row of what happened; columns that are not given have no value."""
@@ -201,9 +203,13 @@ class Recorder:
             self.flush()
 
     def event(self, time: float, worker: int, what: str) -> None:
-        """Something that happened to a worker."""
+        """Something that happened to a worker, perhaps before there is a folder to write it to."""
         self._events.append({"time": time, "worker": worker, "what": what})
-        write_text(self.path / "events.json", json.dumps(self._events, indent=1))
+        self._write_events()
+
+    def _write_events(self) -> None:
+        if self._lock is not None and self._events:
+            write_text(self.path / "events.json", json.dumps(self._events, indent=1))
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
         self._curve.append(dict(row))
@@ -238,8 +244,8 @@ class Recorder:
         shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
 
     def _drop_checkpoints(self) -> None:
-        for checkpoint in self.path.glob("checkpoint-*.safetensors"):
-            checkpoint.unlink()
+        for checkpoint in (*self.path.glob("checkpoint-*.safetensors"), self.path / "checkpoint.tmp"):
+            checkpoint.unlink(missing_ok=True)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must know to forget what was written after it."""
@@ -248,22 +254,18 @@ class Recorder:
 
     def _go_back(self, state: Mapping[str, Any]) -> None:
         if existing(self.path) is not None:
-            self._lock.release()
+            self._release()
             raise RecordError(f"{self.path} was finished by another process meanwhile: look at that")
-        self._curve, self._parts, self._events = state["curve"], state["parts"], state["events"]
+        self._curve, self._parts = state["curve"], state["parts"]
+        self._events = state["events"] + self._events
         (self.path / "arrivals.parquet").unlink(missing_ok=True)  # it was killed while it wrote its last word
         for part in (self.path / "arrivals.parts").glob("*.parquet"):
             if int(part.stem) >= self._parts:
                 part.unlink()
 
-    def discard(self) -> None:
-        """If nothing was run after all, what was written goes, and the folder if nothing else is in it."""
-        if self._parts or self._curve:
-            return
-        self._clear()
-        (self.path / ".lock").unlink(missing_ok=True)
-        if not any(self.path.iterdir()):
-            self.path.rmdir()
+    def _release(self) -> None:
+        assert self._lock is not None
+        self._lock.release()
 
     def _clear(self) -> None:
         """What an earlier try left here goes; nothing else does."""

@@ -49,7 +49,8 @@ def run(
     """Train, record it, and save it now and then."""
     with one_thread():
         compute = Pool(problem, machine.jobs) if machine.jobs > 1 or watch.beside else Compute(problem)
-        with closing(compute), closing(make_engine(compute, machine, recorder)) as engine:
+        # recorded once there is an engine: a cluster that is not there leaves what it finds as it is
+        with closing(compute), closing(make_engine(compute, machine, recorder)) as engine, recorder:
             if watch.beside:  # or the first evaluations would be computed here after all
                 compute.wait_until_ready()
             observer = Observer(server, compute, budget, recorder, watch)

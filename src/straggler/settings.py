@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from straggler.catalogue import parse
+from straggler.catalogue import InputError, parse
 from straggler.data.datasets import DATASETS
 from straggler.data.given import GivenData, GivenModel
 from straggler.data.models import MODELS
@@ -80,7 +80,7 @@ def overridden(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     """
     settings = dict(settings)
     replaced: set[str] = {"min_workers"} if "workers" in changes else set()
-    if changes.get("method") in METHODS and any(piece in settings for piece in PIECES):
+    if str(changes.get("method")) in METHODS and any(piece in settings for piece in PIECES):
         new = parse(METHODS[changes["method"]].optimizer, OPTIMIZERS, "optimizer")
         replaced |= {*PIECES} | {key for key in SHARED_SETTINGS if not hasattr(new, key)}
         replaced |= {"nesterov"} & new.model_fields_set
@@ -89,7 +89,11 @@ def overridden(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     if any(budget in changes for budget in BUDGETS):
         replaced |= {*BUDGETS}
     if "optimizer" in settings and (set_anew := changes.keys() & {*SHARED_SETTINGS}):
-        settings["optimizer"] = without(parse(settings["optimizer"], OPTIMIZERS, "optimizer"), set_anew)
+        try:
+            last = parse(settings["optimizer"], OPTIMIZERS, "optimizer")
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        settings["optimizer"] = without(last, set_anew)
     return {key: value for key, value in settings.items() if key not in replaced} | dict(changes)
 
 

@@ -136,7 +136,9 @@ Epochs = Annotated[
 ]
 Updates = Annotated[int | None, typer.Option(rich_help_panel=LONG, help="Server steps.")]
 Gradients = Annotated[int | None, typer.Option(rich_help_panel=LONG, help="Of all workers together.")]
-Seconds = Annotated[float | None, typer.Option(rich_help_panel=LONG, help="Virtual time.")]
+Seconds = Annotated[
+    float | None, typer.Option(rich_help_panel=LONG, help="Virtual time; real, with processes and ray.")
+]
 Stop = Annotated[
     str | None,
     typer.Option(

@@ -144,10 +144,7 @@ def locked(name: str, report: Report) -> Iterator[None]:
             report(f"{name}: another process is fetching it, waiting")
             lock.acquire()
     except OSError as error:
-        remedy = "name a folder that can be written with STRAGGLER_CACHE"
-        raise DataError(
-            f"the cache {folder} cannot be written: {error.strerror or error}; {remedy}"
-        ) from None
+        raise DataError(unwritable(error)) from None
     try:
         yield
     finally:

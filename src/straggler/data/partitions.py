@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ Labels = NDArray[Any]
 class Partition(Entry):
     """A way to deal the samples of a training set to workers; all but `shared` are disjoint."""
 
+    by_label: ClassVar[bool] = True  # whether it looks at the labels
+
     def split(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
         """Each worker's samples, never none."""
         if workers < 1:
@@ -27,6 +29,9 @@ class Partition(Entry):
             rule = f"the partition {self} needs at least {self.least()} per worker"
             remedy = f"use at most {len(labels) // self.least()} workers, more samples, or shared"
             raise ValueError(f"{workers} workers for {len(labels)} samples: {rule}; {remedy}")
+        if self.by_label and np.ndim(labels) != 1:
+            rule = f"the partition {self} deals by one label per sample"
+            raise ValueError(f"the targets have {np.ndim(labels)} dimensions: {rule}; use iid or shared")
         return self.deal(np.asarray(labels), workers, rng)
 
     def least(self) -> int:
@@ -42,6 +47,7 @@ class Shared(Partition):
     """Every worker sees everything."""
 
     name = "shared"
+    by_label = False
 
     def least(self) -> int:
         """Nothing is dealt out, so any number of workers will do."""
@@ -58,6 +64,7 @@ class Iid(Partition):
     """Random disjoint parts whose sizes differ by at most one."""
 
     name = "iid"
+    by_label = False
 
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
         """A permutation in equal pieces."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from straggler.core import Gradient
@@ -16,8 +17,9 @@ from straggler.problem import Chunk, Problem, Split
 
 __all__ = ["Compute", "Pool", "Task"]
 
+NOTHING = torch.empty(0)
 DEPTH = 2  # tasks a process may have: one at work, one waiting, so that it never idles
-RESPAWNS = 3  # processes that may die in a row before the run gives up
+RESPAWNS = 3  # how often each process may die, in a row, before the run gives up
 
 
 class Task:
@@ -31,6 +33,10 @@ class Task:
         self.result: Gradient | Chunk | None = None
         self.error: str | None = None
         self.abandoned = False
+
+    def abandon(self) -> None:
+        """Nobody will ask for it, nor need the model it was to be computed at."""
+        self.abandoned, self.x, self.buffers = True, NOTHING, NOTHING
 
     @property
     def done(self) -> bool:
@@ -64,7 +70,7 @@ class Compute:
 
     def abandon(self, task: Task) -> None:
         """Nobody will ask for this one."""
-        task.abandoned = True
+        task.abandon()
 
     def evaluation_tasks(self, x: Tensor, buffers: Tensor, split: Split) -> list[Task]:
         """All chunks of a split, in order."""
@@ -167,8 +173,8 @@ class Pool(Compute):
             self._listen(timeout=None)
 
     def abandon(self, task: Task) -> None:
-        task.abandoned = True
-        if task.result is not None or task.error is not None:
+        super().abandon(task)
+        if task.done:
             self._release(task)
 
     def close(self) -> None:
@@ -187,7 +193,7 @@ class Pool(Compute):
         """A seat whose finished result was moved out of the shared memory."""
         for child in self._children:
             for seat in child.seats:
-                if seat.task is not None and seat.task.result is not None:
+                if seat.task is not None and seat.task.done:
                     self._release(seat.task)
                     return seat
         return None
@@ -247,7 +253,7 @@ class Pool(Compute):
         self._selector.unregister(child.connection)
         child.close()
         self._deaths += 1
-        if self._deaths > RESPAWNS:
+        if self._deaths > RESPAWNS * len(self._children):
             raise RuntimeError(
                 f"processes of the pool keep dying (last exit code {child.exit_code}; "
                 f"-9 is often a lack of memory): use fewer with --jobs"

@@ -164,8 +164,6 @@ class RealTime(ABC):
 
     def _patience(self) -> float | None:
         """Seconds until the first worker counts as hanging."""
-        if self._changes:
-            return 0.0
         if math.isinf(self.timeout) or not self._running:
             return None
         return max(0.0, min(map(self._deadline, self._running)) - self.now)

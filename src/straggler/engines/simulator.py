@@ -9,8 +9,7 @@ from straggler.engines.compute import Compute, Task
 
 __all__ = ["Simulator"]
 
-# time, worker and launch decide the order of arrivals; then when it started, and what it is spent on
-Entry = tuple[float, int, int, float, float, float, Job, Task]
+Flight = tuple[Job, Task, float, float, float]  # when it started, then what its time is spent on
 
 
 class Simulator:
@@ -19,9 +18,10 @@ class Simulator:
     def __init__(self, compute: Compute, durations: Durations) -> None:
         self.now = 0.0
         self.compute, self.durations = compute, durations
-        self._queue: list[Entry] = []  # jobs by arrival
-        self._unstarted: list[Entry] = []  # those whose gradient nobody computes yet
-        self._current: dict[int, Task] = {}  # what each worker is on
+        # by time, worker and launch, without the jobs: cancelled ones stay there until their time comes
+        self._queue: list[tuple[float, int, int]] = []
+        self._unstarted: list[tuple[float, int, int, Task]] = []  # whose gradient nobody computes yet
+        self._current: dict[int, Flight] = {}  # what each worker is on
         self.started: dict[int, float] = {}  # when each worker's job began
         self.launches: dict[int, int] = {}  # and which of its jobs that is
         self._resumed: dict[int, float] = {}
@@ -33,22 +33,21 @@ class Simulator:
     def submit(self, job: Job) -> None:
         task = self.compute.gradient_task(job.x, job.buffers, job.worker, job.index)
         if (abandoned := self._current.get(job.worker)) is not None:
-            self.compute.abandon(abandoned)
-        self._current[job.worker] = task
+            self.compute.abandon(abandoned[1])
         started = self.started[job.worker] = self._resumed.pop(job.worker, self.now)
         self.launches[job.worker] = job.launch
         compute, delay = self.durations.parts(job.worker, job.launch)
         time = started + (compute + delay)
-        entry = (time, job.worker, job.launch, started, compute, delay, job, task)
-        heappush(self._queue, entry)
+        self._current[job.worker] = (job, task, started, compute, delay)
+        heappush(self._queue, (time, job.worker, job.launch))
         if self.compute.looks_ahead:
-            heappush(self._unstarted, entry)
+            heappush(self._unstarted, (time, job.worker, job.launch, task))
 
     def next(self) -> Arrival | None:
         while self._queue:
-            time, worker, _, started, compute, delay, job, task = heappop(self._queue)
-            if self._current.get(worker) is task:
-                del self._current[worker]
+            time, worker, launch = heappop(self._queue)
+            if worker in self._current and self.launches[worker] == launch:
+                job, task, started, compute, delay = self._current.pop(worker)
                 self.now = time
                 samples = self.compute.problem.batch_samples(worker, job.index)
                 fetch, ignore = partial(self._result, task), partial(self.compute.abandon, task)

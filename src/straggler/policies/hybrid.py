@@ -95,13 +95,13 @@ class Hybrid(Policy):
 
     def _iterate(self, server: Server) -> list[int]:
         """With k collected step, and go on with what was set aside."""
-        if len(self._collected) < self.num_workers_ps_update:
-            return []
-        starting = self._step(server)
-        if not server.aside:
-            return starting
-        self._collect(server)
-        return starting + self._iterate(server)
+        starting: list[int] = []
+        for _ in range(1 + len(server.aside)):  # every step but the first uses one of them, or more
+            if len(self._collected) < self.num_workers_ps_update:
+                break
+            starting += self._step(server)
+            self._collect(server)
+        return starting
 
     def _step(self, server: Server) -> list[int]:
         server.step(self.aggregate)

@@ -15,19 +15,6 @@ __all__ = ["Scale", "Study", "quickened"]
 
 SHOWN = 12  # labels in a message
 Scale = Literal["default", "paper"]
-# Of cells, with the folders of runs and results, processes, data, and who is told what and how far it is.
-Afterwards = Callable[
-    [
-        Sequence[Cell],
-        Path,
-        Path,
-        int | None,
-        Path | None,
-        Callable[[str], None],
-        Callable[[float, str], None],
-    ],
-    None,
-]
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,7 @@ class Study:
 def quickened(cells: Sequence[Cell], **settings: Any) -> list[Cell]:
     """The same cells with other settings, as a rehearsal; one that only counts is short as it is."""
 
-    def quickened(cell: Cell) -> Cell:
+    def shortened(cell: Cell) -> Cell:
         return replace(cell, settings={**cell.settings, **settings})
 
-    return [cell if isinstance(cell, SpeedCell) else quickened(cell) for cell in cells]
+    return [cell if isinstance(cell, SpeedCell) else shortened(cell) for cell in cells]

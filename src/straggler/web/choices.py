@@ -136,12 +136,13 @@ def as_number(key: str, value: Any) -> Any:
     if key not in ("lr", "momentum", "workers", "epochs", "eval_every", "seed", "snapshots"):
         return str(value)
     try:
-        number = float(value)
-    except ValueError:
-        raise InputError(f"{key}={value!r}: it must be a number") from None
+        number = int(str(value)) if key in WHOLE else float(value)
+    except (ValueError, OverflowError):
+        whole = "a whole number" if key in WHOLE else "a number"
+        raise InputError(f"{key}={str(value)[:80]!r}: it must be {whole}") from None
     if number > MOST.get(key, float("inf")):
         raise InputError(f"{key}={value}: from the page at most {MOST[key]}; use the command line")
-    return int(number) if key in WHOLE and number.is_integer() else number
+    return number
 
 
 def experiment_of(settings: Mapping[str, Any]) -> Experiment:

@@ -145,6 +145,8 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
     chosen = {key: value for key, value in mine.items() if value != default.get(key)}
     if any(key in mine for key in ("updates", "gradients", "seconds")):
         chosen.pop("epochs", None)
+    if (least := chosen.pop("min_workers", None)) is not None:
+        chosen["workers"] = f"{least}-{experiment.workers}"
     name = methods_by_pieces().get(tuple(mine[piece] for piece in PIECES))
     if name is not None:
         chosen = {key: value for key, value in chosen.items() if key not in PIECES}
