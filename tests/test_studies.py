@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from straggler.analysis import statistics
-from straggler.analysis.claims import Claim, judge
+from straggler.analysis.claims import PERCENT, Claim, judge
 from straggler.analysis.intervals import Interval, Spread, interval
 from straggler.analysis.study_tables import Layout, as_csv, as_latex, as_markdown, entries, time_rows
 from straggler.catalogue import InputError
@@ -18,7 +18,7 @@ from straggler.cli.study import study
 from straggler.experiment import Experiment
 from straggler.speedup import Repetition
 from straggler.studies import ASU, EPFL, GAP_AWARE, STUDIES, Study
-from straggler.studies.draw import account, draw, judged, source_summaries, tally
+from straggler.studies.draw import account, coverage, draw, judged, source_summaries, tally
 from straggler.studies.gap_aware_claims import beyond
 from straggler.studies.study import Scale
 from straggler.sweeps.cells import Cell, tasks
@@ -226,7 +226,9 @@ def test_a_percentage_that_was_counted_stays_within_0_and_100() -> None:
 
 
 def test_what_is_computed_has_no_seeds() -> None:
-    computed = Claim("k", "pi", "here", "pi", statistics.known(3.14), least=3, exact=True)
+    computed = Claim(
+        "k", "pi", "here", "pi", statistics.known(3.14), least=3, exact=True, comment="It is more."
+    )
     found = judge(computed, NOTHING, NOTHING)
     assert found.verdict == "replicated" and found.effect is not None and found.effect.seeds == 0
     assert "(computed, not run)" in account([found])
@@ -263,6 +265,34 @@ def test_a_seed_without_all_its_cells_does_not_count() -> None:
 def test_the_interval_in_words() -> None:
     assert interval([1.0]).low == -math.inf
     assert str(Interval(1.0, 0.5, 1.5, 3)) == "1.00 [0.50, 1.50]"
+    assert str(Interval(1.25, 1.249, 1.251, 3)) == "1.250 [1.249, 1.251]"
+    assert str(interval([10.0, 20.0])) == "15.00 (10.00 and 20.00)" and interval([10.0, 20.0]).bar == 5
+    assert str(interval([2.0, 2.0])) == "2.00"
+
+
+def test_an_interval_ends_where_nothing_can_be() -> None:
+    wide = interval([1.0, 50.0, 99.0])
+    assert wide.low < 0 and wide.high > 100
+    assert (wide.within(*PERCENT).low, wide.within(*PERCENT).high) == (0, 100)
+    assert interval([5.0]).within(*PERCENT).low == -math.inf  # nothing is known of one seed
+    measured = rows({seed: {"a": 100.0 * (seed > 0), "b": 0.0} for seed in range(3)})
+    found = judge(claim(least=0.0), measured, NOTHING).effect
+    assert found is not None and found.high == 100
+
+
+def test_a_claim_says_where_its_number_must_lie() -> None:
+    assert claim(least=3.0).bounds == "at least 3" and claim(most=-1.0).bounds == "at most -1"
+    assert claim(least=5.0, most=17.5).bounds == "from 5 to 17.5"
+    measured = rows({seed: {"a": 55.0 + seed, "b": 50.0} for seed in range(3)})
+    told = judge(claim(least=3.0, comment="So it is."), measured, NOTHING)
+    assert "It must be at least 3." in account([told])
+    assert "| at least 3 |" in account([judge(claim(least=3.0), measured, NOTHING)])
+
+
+def test_what_is_missing_of_a_study_is_said() -> None:
+    said = coverage(EPFL, known(Path(__file__).parents[1] / "results" / "epfl"))
+    assert said.startswith("Seeds of each table: ") and "as coded" in said
+    assert coverage(EPFL, rows({0: {"a": 1.0}})).startswith("Seeds of each table: none yet: II, ")
 
 
 def test_statistics_of_hand_made_rows() -> None:
@@ -304,10 +334,10 @@ def test_tables_show_mean_interval_nc_and_the_source() -> None:
 
 
 def test_tables_as_csv_and_latex() -> None:
-    found = entries(rows({0: {"a": 88.0}, 1: {"a": 90.0}}, source=10.0), LAYOUT)
-    assert as_csv(found, LAYOUT).splitlines()[1] == "T,p,a,c,89.0,76.2938,101.7062,2,0,10.0"
+    found = entries(rows({0: {"a": 88.0}, 1: {"a": 90.0}, 2: {"a": 89.0}}, source=10.0), LAYOUT)
+    assert as_csv(found, LAYOUT).splitlines()[1] == "T,p,a,c,89.0,86.5159,91.4841,3,0,10.0"
     latex = as_latex(found, LAYOUT)
-    assert r"\caption{50 \% of it}" in latex and r"a & p & 89.00 $\pm$ 12.71 \\" in latex and "& NC" in latex
+    assert r"\caption{50 \% of it}" in latex and r"a & p & 89.00 $\pm$ 2.48 \\" in latex and "& NC" in latex
 
 
 def test_times_are_put_beside_the_sources() -> None:

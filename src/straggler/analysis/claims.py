@@ -9,13 +9,27 @@ import polars as pl
 
 from straggler.analysis.intervals import Interval, Spread, interval, share_interval
 
-__all__ = ["COMPUTED", "Claim", "Evidence", "Judged", "Statistic", "Verdict", "judge"]
+__all__ = [
+    "ANY",
+    "COMPUTED",
+    "PERCENT",
+    "POINTS",
+    "RATIO",
+    "Claim",
+    "Evidence",
+    "Judged",
+    "Statistic",
+    "Verdict",
+    "judge",
+]
 
 Verdict = Literal[
     "replicated", "not replicated", "inconclusive", "by construction", "not measured", "rehearsed"
 ]
 Statistic = Callable[[pl.DataFrame], Mapping[int, float]]  # of the summaries: a number per seed
 COMPUTED = -1  # in place of a seed: the number needs no run
+# What a number can be: a difference of accuracies, an accuracy, a ratio, anything.
+POINTS, PERCENT, RATIO, ANY = (-100.0, 100.0), (0.0, 100.0), (0.0, math.inf), (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,7 @@ class Evidence:
     text: str
     statistic: Statistic
     counted: int | None = None  # as in Claim
+    possible: tuple[float, float] = POINTS  # as in Claim
 
 
 @dataclass(frozen=True)
@@ -43,9 +58,19 @@ class Claim:
     spread: Spread | None = None  # of one seed's statistic, from the source's own repeats
     counted: int | None = None  # it is a percentage of so many in each seed: Wilson's interval
     exact: bool = False  # about these very runs, or computed: no interval is needed
+    possible: tuple[float, float] = POINTS  # an interval ends where nothing can be
     constructed: bool = False  # decided by how the study is made, not by what it finds: not judged
     causes: tuple[Evidence, ...] = ()
     comment: str = ""  # what to make of it
+
+    @property
+    def bounds(self) -> str:
+        """Where the statistic must lie, in words."""
+        if math.isinf(self.most):
+            return f"at least {self.least:g}"
+        if math.isinf(self.least):
+            return f"at most {self.most:g}"
+        return f"from {self.least:g} to {self.most:g}"
 
 
 @dataclass(frozen=True)
@@ -66,11 +91,12 @@ class Judged:
 
 def judge(claim: Claim, summaries: pl.DataFrame, source: pl.DataFrame) -> Judged:
     """Replicated if the whole interval is where the source says, not replicated if none of it is."""
-    effect = measure(claim.statistic, summaries, claim.spread, claim.exact, claim.counted)
+    effect = measure(claim.statistic, summaries, claim.spread, claim.exact, claim.counted, claim.possible)
     theirs = measure(claim.statistic, source)
     said = theirs.mean if claim.said is None and theirs is not None else claim.said
     found = [
-        (cause.text, measure(cause.statistic, summaries, counted=cause.counted)) for cause in claim.causes
+        (cause.text, measure(cause.statistic, summaries, counted=cause.counted, possible=cause.possible))
+        for cause in claim.causes
     ]
     causes = tuple((text, value) for text, value in found if value is not None)
     return Judged(claim, verdict_on(claim, effect), effect, said, causes)
@@ -92,13 +118,14 @@ def measure(
     spread: Spread | None = None,
     exact: bool = False,
     counted: int | None = None,
+    possible: tuple[float, float] = ANY,
 ) -> Interval | None:
     """The statistic over the seeds that have all it needs; none if no seed has."""
     found = {seed: value for seed, value in statistic(summaries).items() if math.isfinite(value)}
     if not found:
         return None
-    effect = interval(list(found.values()), spread, exact)
+    effect = interval(list(found.values()), spread, exact).within(*possible)
     if counted is not None:
         low, high = share_interval(effect.mean, counted * len(found))
-        effect = replace(effect, low=low, high=high)
+        effect = replace(effect, low=low, high=high, both=None)
     return replace(effect, seeds=0) if COMPUTED in found else effect

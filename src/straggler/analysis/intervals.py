@@ -1,7 +1,7 @@
 """How sure a number is: 95 % intervals of a mean over seeds, and of a share over the samples counted."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +23,7 @@ class Interval:
     low: float
     high: float
     seeds: int
+    both: tuple[float, float] | None = None  # where two seeds are all: the interval is 13 times as wide
 
     @property
     def half(self) -> float:
@@ -31,13 +32,26 @@ class Interval:
 
     @property
     def bar(self) -> float:
-        """As long as a figure draws it: nothing where nothing is known."""
+        """As long as a figure draws it: nothing where nothing is known, and of two seeds to either."""
+        if self.both:
+            return (self.both[1] - self.both[0]) / 2
         return self.half if math.isfinite(self.half) else 0.0
 
+    def within(self, least: float, most: float) -> "Interval":
+        """The same without what cannot be."""
+        if math.isinf(self.low):
+            return self
+        low, high = min(self.mean, max(self.low, least)), max(self.mean, min(self.high, most))
+        return replace(self, low=low, high=high)
+
     def __str__(self) -> str:
+        """With as many digits as it takes to tell its ends apart."""
         if math.isinf(self.low) or self.low == self.high:
             return f"{self.mean:.2f}"
-        return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        if self.both:
+            return f"{self.mean:.2f} ({self.both[0]:.2f} and {self.both[1]:.2f})"
+        digits = next((n for n in (2, 3) if f"{self.low:.{n}f}" != f"{self.high:.{n}f}"), 4)
+        return f"{self.mean:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
 
 @dataclass(frozen=True)
@@ -58,7 +72,8 @@ def interval(values: ArrayLike, spread: Spread | None = None, exact: bool = Fals
         half = float(stdtrit(count - 1, QUANTILE) * found.std(ddof=1) / math.sqrt(count))
     else:
         half = math.inf if spread is None else float(stdtrit(spread.degrees, QUANTILE)) * spread.deviation
-    return Interval(mean, mean - half, mean + half, count)
+    both = (float(found.min()), float(found.max())) if count == 2 and not exact else None
+    return Interval(mean, mean - half, mean + half, count, both)
 
 
 def plus_minus(values: ArrayLike, digits: int = 2) -> str:

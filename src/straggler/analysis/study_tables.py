@@ -44,11 +44,12 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """`88.42 ± 0.31`, `NC`, or what of both there is."""
+        """`88.42 ± 0.31`, `NC`, or what of both there is; of two seeds that converged, each."""
         if self.ours is None:
             return "NC" if self.seeds else ""
-        half = self.ours.half
+        half, both = self.ours.half, self.ours.both
         spread = f" ± {half:.2f}" if math.isfinite(half) else ""
+        spread = f" ({both[0]:.2f}, {both[1]:.2f})" if both else spread
         some = f" ({self.failed} of {self.seeds} NC)" if self.failed else ""
         return f"{self.ours.mean:.2f}{spread}{some}"
 

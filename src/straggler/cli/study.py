@@ -154,7 +154,7 @@ def show(
     out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
     if into is not None:
         try:
-            fill(into, f"claims:{study.name}", account(drawn.verdicts))
+            fill(into, f"claims:{study.name}", account(drawn.verdicts, drawn.coverage))
         except (OSError, ValueError) as error:
             raise InputError(f"--into {into}: {error}") from None
 

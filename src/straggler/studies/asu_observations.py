@@ -75,7 +75,6 @@ OBSERVED = (
         ("7", "workers = 6, k = 6, batch_size = 64"),
         ("4", SYNC),
         least=-1,
-        most=1,
     ),
     Observation(
         "tolerance-helps-cifar",
@@ -92,7 +91,6 @@ OBSERVED = (
         ("9", "workers = 6, k = 6"),
         ("5", SYNC),
         least=-1,
-        most=1,
     ),
     Observation(
         "four-workers-cost-cifar",
@@ -108,7 +106,6 @@ OBSERVED = (
         ("9", "lr = 0.05"),
         ("5", SYNC),
         least=-1,
-        most=1,
     ),
     Observation(
         "higher-rate-helps-cifar",
@@ -146,7 +143,6 @@ OBSERVED = (
         ("11", "workers = 4, k = 4"),
         ("6", SYNC),
         least=-5,
-        most=5,
     ),
     Observation(
         "fashion-lower-rate-sync",

@@ -33,6 +33,7 @@ __all__ = [
     "Drawn",
     "account",
     "claim_rows",
+    "coverage",
     "draw",
     "holds_results",
     "judged",
@@ -119,14 +120,15 @@ def unjudged(found: Iterable[Judged]) -> list[Judged]:
 
 def claim_rows(found: Iterable[Judged]) -> tuple[list[str], list[list[str]]]:
     """One line per claim: verdict, effect with its interval, what the source's numbers give."""
-    columns = ["claim", "verdict", "ours [95 %]", "source", "seeds", "measured"]
+    columns = ["claim", "verdict", "ours [95 %]", "must be", "source", "seeds", "measured"]
     rows = []
     for one in found:
         unit = "" if one.claim.unit == "points" else f" {one.claim.unit}"
         ours = "–" if one.effect is None else f"{one.effect}{unit}"
         theirs = "–" if one.said is None else f"{one.said:.2f}{unit}"
         seeds = "–" if one.effect is None else str(one.effect.seeds or "–")
-        rows.append([one.claim.statement, one.verdict, ours, theirs, seeds, one.claim.measured])
+        must = f"{one.claim.bounds}{unit}"
+        rows.append([one.claim.statement, one.verdict, ours, must, theirs, seeds, one.claim.measured])
     return columns, rows
 
 
@@ -141,6 +143,8 @@ def as_facts(one: Judged) -> dict[str, str | float]:
     ours = one.effect and {"effect": one.effect.mean, "low": one.effect.low, "high": one.effect.high}
     known = {key: value for key, value in (ours or {}).items() if math.isfinite(value)}
     said = {"statement": one.claim.statement, "source": one.claim.where, "verdict": one.verdict}
+    bounds = {"least": one.claim.least, "most": one.claim.most}
+    known |= {key: value for key, value in bounds.items() if math.isfinite(value)}
     return said | {"cause": one.comment} | known
 
 
@@ -156,16 +160,17 @@ def explained(found: Iterable[Judged]) -> str:
     return "\n\n".join(parts)
 
 
-def account(found: Sequence[Judged]) -> str:
-    """The claims one after another, for a document that is read."""
-    parts = [f"{tally(found)}."]
-    for one in found:
+def account(found: Sequence[Judged], coverage: str = "") -> str:
+    """The claims one after another, for a document that is read; those with nothing to add in a table."""
+    parts, told = [f"{tally(found)}. {coverage}".rstrip()], [o for o in found if o.comment or o.causes]
+    for one in told:
         claim, unit = one.claim, "" if one.claim.unit == "points" else f" {one.claim.unit}"
         ours = "" if one.effect is None else f" Ours: {one.effect}{unit} ({seeds_of(one.effect)})."
         theirs = "" if one.said is None else f" Source: {one.said:.2f}{unit}."
         lines = [
             f"**{claim.statement}** ({claim.where})",
-            f"{one.verdict.capitalize()}. What is measured: {claim.measured}.{ours}{theirs}",
+            f"{one.verdict.capitalize()}. What is measured: {claim.measured}. "
+            f"It must be {claim.bounds}{unit}.{ours}{theirs}",
         ]
         evidence = "\n".join(f"- {text}: {value}" for text, value in one.causes)
         parts += [
@@ -173,7 +178,9 @@ def account(found: Sequence[Judged]) -> str:
             *([one.comment] if one.comment else []),
             *([evidence] if evidence else []),
         ]
-    return "\n\n".join(parts)
+    if bare := [one for one in found if one not in told]:
+        parts += ["And, with nothing to add:" if told else "", markdown_table(*claim_rows(bare))]
+    return "\n\n".join(part for part in parts if part)
 
 
 def seeds_of(effect: Interval) -> str:
@@ -190,6 +197,7 @@ class Drawn:
     verdicts: list[Judged]
     times: list[tuple[str, list[str], list[list[str]]]]  # title, columns, rows
     outdated: int  # rows of other settings
+    coverage: str  # how much of the study there is
 
 
 def times(summaries: pl.DataFrame) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -223,7 +231,7 @@ def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool 
     parts += measured(study, summaries, tables, figures)
     write_text(results / "README.md", "\n\n".join(part for part in parts if part) + "\n")
     write_text(results / "claims.json", json.dumps([as_facts(one) for one in verdicts], indent=1))
-    return Drawn(tables, verdicts, times(summaries), others)
+    return Drawn(tables, verdicts, times(summaries), others, coverage(study, summaries))
 
 
 def holds_results(folder: Path) -> bool:
@@ -243,8 +251,10 @@ def introduction(study: Study, summaries: pl.DataFrame, command: str) -> list[st
     return [
         f"# {study.title}",
         f"{study.source}. {amount(study, summaries)}. In the tables ours is the mean over the seeds that "
-        "converged ± the half width of its 95 % interval (Student's t), without ± one seed; NC: no "
-        "convergence. In the claims a run that did not converge counts with the accuracy that it has.",
+        "converged ± the half width of its 95 % interval (Student's t); without ± one seed, of two both in "
+        "brackets; NC: no convergence. In the claims a run that did not converge counts with the accuracy "
+        "that it has.",
+        coverage(study, summaries),
         f"From these summaries: `{command} --draw`. From nothing: `{command}`.",
     ]
 
@@ -255,6 +265,21 @@ def amount(study: Study, summaries: pl.DataFrame) -> str:
     counts = summaries.filter(pl.col("table").is_in(counting))["id"].n_unique()
     trained = summaries["id"].n_unique() - counts
     return f"{trained:,} trainings" + (f", {counts:,} counts without gradients" if counts else "")
+
+
+def coverage(study: Study, summaries: pl.DataFrame) -> str:
+    """How many seeds there are of which tables, and of which there is nothing yet."""
+    cells = study.cells("default")
+    planned = list(dict.fromkeys((str(c.labels["table"]), str(c.labels["protocol"])) for c in cells))
+    counted = summaries.group_by("table", "protocol").agg(pl.col("seed").n_unique())
+    seeds = {(table, protocol): count for table, protocol, count in counted.iter_rows()}
+    several = {table for table, _ in planned if len({seeds.get(p, 0) for p in planned if p[0] == table}) > 1}
+    names: dict[int, dict[str, None]] = {}
+    for table, protocol in planned:
+        name = f"{table} {protocol}" if table in several else table
+        names.setdefault(seeds.get((table, protocol), 0), {})[name] = None
+    parts = [f"{count or 'none yet'}: {', '.join(names[count])}" for count in sorted(names, reverse=True)]
+    return f"Seeds of each table: {'; '.join(parts)}."
 
 
 def measured(

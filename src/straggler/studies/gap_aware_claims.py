@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 from scipy.special import gammaincc
 
-from straggler.analysis.claims import Claim, Evidence, Statistic
+from straggler.analysis.claims import RATIO, Claim, Evidence, Statistic
 from straggler.analysis.statistics import (
     across,
     at,
@@ -42,8 +42,8 @@ NETWORKS: dict[Scale, tuple[Network, Network]] = {
 }
 CIFAR = Network("CIFAR-10, lr .02", "CIFAR-10", 4)  # at the default scale only
 SHORT = "Four epochs without warm-up are few steps for 32 workers; the paper trains for 160 to 200."
-OTHERS = ("nag-asgd", "dc-asgd", "sa", "ga", "dana")
-OF_OTHERS = "NAG-ASGD, DC-ASGD, SA, GA and DANA"
+OTHERS = ("nag-asgd", "dc-asgd", "sa", "ga", "dana", "dana-sa")
+OF_OTHERS = "NAG-ASGD, DC-ASGD, SA, GA, DANA and DANA-SA"
 RECALLED = "recalled"
 WORKERS = (4, 8, 16, 32)
 
@@ -192,14 +192,15 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
             "ga-beats-sa",
             "Dividing by the gap beats dividing by the staleness everywhere.",
             f"figures 1, 2, 5 to 8; {RECALLED}",
-            f"accuracy of GA minus SA, mean over all numbers of workers, {one.called} and {other.called}",
-            ga_minus_sa((one, other)),
-            least=0,
+            "share of eight pairs, 4, 8, 16 and 32 workers, "
+            f"{one.called} and {other.called}, in which GA is at least SA",
+            ga_against_sa((one, other)),
+            least=90,
+            unit="%",
+            counted=8,
             causes=(
                 Evidence(
-                    "percent of the eight pairs with 4, 8, 16 and 32 workers in which GA is at least SA",
-                    ga_against_sa((one, other)),
-                    counted=8,
+                    "accuracy of GA minus SA, mean over all numbers of workers", ga_minus_sa((one, other))
                 ),
                 Evidence("the same on CIFAR-10", ga_minus_sa_in("2-cifar", CIFAR)),
                 Evidence(f"accuracy of GA minus SA, 32 workers, {one.called}", ga_minus("sa", one)),
@@ -208,7 +209,7 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
         ),
         Claim(
             "ga-beats-dana-sa",
-            "Dividing by the gap beats dividing by the staleness, even with DANA's look-ahead.",
+            "Gap-Aware without a look-ahead beats DANA-SA, which has one.",
             "figure 8 (ImageNet, 64 workers)",
             f"accuracy of GA minus DANA-SA, 32 workers, mean of {one.called} and {other.called}",
             mean_of(ga_minus("dana-sa", one), ga_minus("dana-sa", other)),
@@ -285,8 +286,8 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
                 ),
             ),
             comment="Staleness is N − 1 on average on any machines. But of unequal ones the fast send most "
-            "of the gradients, and theirs are fresh: what divides by the gap or the staleness then divides "
-            "little away where it counts.",
+            "of the gradients, and theirs are fresh: probably what divides by the gap or the staleness then "
+            "divides little away where it counts (staleness by worker was not looked at).",
         ),
         Claim(
             "dana-narrows-the-gap",
@@ -296,10 +297,12 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
             ratio(error(other, "ga", 32, "mean_gap"), error(other, "dana-ga", 32, "mean_gap")),
             least=1,
             unit="×",
+            possible=RATIO,
             causes=(
                 Evidence(
-                    f"NAG-ASGD over DANA without a penalty, 8 workers, {other.called}",
-                    ratio(error(other, "nag-asgd", 8, "mean_gap"), error(other, "dana", 8, "mean_gap")),
+                    f"NAG-ASGD over DANA without a penalty, 4 workers, {other.called}",
+                    ratio(error(other, "nag-asgd", 4, "mean_gap"), error(other, "dana", 4, "mean_gap")),
+                    possible=RATIO,
                 ),
             ),
             comment="The caption says more: GA penalises much less than SA, and DANA-GA less than GA. What "
