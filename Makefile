@@ -14,7 +14,7 @@ install: .venv/installed  ## make .venv with the command line at .venv/bin/strag
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-run: install  ## eight workers, one slow: synchronous against asynchronous, in three minutes
+run: install  ## eight workers, one slow: synchronous against asynchronous, in one to two minutes
 	$(BIN)/python examples/one_slow_worker.py
 
 lint: install  ## style and types
@@ -43,7 +43,7 @@ baseline: install  ## EPFL's six-epoch baselines beside ours
 	$(BIN)/python examples/epfl_baseline.py --into docs/baselines.md
 
 STALE := nag-asgd dc-asgd sa ga dana dana-ga
-methods: install  ## error against the number of workers, seven methods, three seeds (two hours)
+methods: install  ## error against the number of workers, eight methods, three seeds (hours)
 	$(BIN)/python examples/methods_study.py --into docs/methods.md
 	$(BIN)/python examples/methods_study.py --lr 0.01 --results results/methods-lr-0.01 --into docs/methods.md
 	$(BIN)/python examples/methods_study.py --lr 0.002 --methods $(STALE) --results results/methods-lr-0.002

@@ -659,7 +659,7 @@ def test_show_by_folder_and_by_id(straggler: Command) -> None:
 @pytest.mark.parametrize("run", ["absent", "/absent/run", "**", "../*", "runs"])
 def test_show_of_nothing(run: str, straggler: Command) -> None:
     straggler("run", *QUICK)
-    needles = ["no run"] if run == "runs" else [repr(run), "names 0 runs", "give a folder", "--out"]
+    needles = ["no run"] if run == "runs" else [repr(run), "names 0 runs", "give a folder", "--runs"]
     check_refusal(straggler("show", run), needles)
 
 

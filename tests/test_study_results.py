@@ -1,5 +1,6 @@
 """What a study makes of its runs: the sources' numbers to the last digit, claims, landscapes, figures."""
 
+import io
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,10 +10,13 @@ from typing import Any
 
 import polars as pl
 import pytest
+from rich.console import Console
 
+from straggler.analysis.intervals import interval
 from straggler.analysis.study_figures import cell_means, with_curves
+from straggler.analysis.study_tables import Entry, Layout, as_terminal
 from straggler.cli import study as command
-from straggler.cli.study import show
+from straggler.cli.study import fits, show
 from straggler.experiment import Experiment
 from straggler.studies import ASU, EPFL, GAP_AWARE, STUDIES, Study
 from straggler.studies import asu_numbers as asu
@@ -315,3 +319,23 @@ def test_the_landscape_cells_of_the_report_are_those_that_are_surveyed() -> None
     assert [cell.labels["row"] for cell in cells] == [f"m = {momentum:g}" for momentum in epfl.MOMENTA]
     first: Experiment = cells[0].experiment(0)
     assert (first.workers, first.snapshots, first.stop) == (3, 18, "each")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_broad_table_is_shown_in_parts_that_fit(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = tuple(f"{count} workers, m = 0.5" for count in range(12))
+    layout = Layout("T", "caption", ("as written",), ("30 ms",), columns)
+    found = [
+        Entry("as written", "30 ms", column, interval([88.888, 88.9, 88.91]), 3, 0, None)
+        for column in columns
+    ]
+    screen = Console(width=width, file=io.StringIO())
+    monkeypatch.setattr(command, "out", screen)
+    tables = as_terminal(found, layout, fits)
+    for table in tables:
+        screen.print(table)
+    lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    assert words.count("88.90") == words.count("workers,") == 12
+    assert len(tables) == {60: 4, 80: 3, 100: 2, 200: 1}[width]

@@ -39,14 +39,16 @@ def catalogue_table(name: str) -> Table:
             [key, f"{m.policy} × {m.correction} × {m.optimizer}", m.summary, m.citation]
             for key, m in METHODS.items()
         ]
-        return listing(name, ["method", "policy × correction × optimizer", "", "paper"], rows)
+        return listing(name, ["method", "policy × correction × optimizer", "what it is", "paper"], rows)
     if name == "schedules":
         rows = [[key, entry.__name__.replace("<lambda>", "none")] for key, entry in entries.items()]
         return listing(name, ["schedule", "torch.optim.lr_scheduler"], rows)
-    rows = [
-        [key, settings_text(entry), (entry.__doc__ or "").split("\n")[0]] for key, entry in entries.items()
-    ]
-    return listing(name, ["name", "settings", ""], rows)
+    rows = []
+    for key, entry in entries.items():
+        first = next(other for other in entries if entries[other] is entry)
+        what = (entry.__doc__ or "").split("\n")[0] if first == key else f"Another name of {first}."
+        rows.append([key, settings_text(entry) if first == key else "", what])
+    return listing(name, ["name", "settings", "what it is"], rows)
 
 
 def settings_text(entry: Any) -> str:

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -114,9 +114,21 @@ def source_of(by: dict[tuple[str, str, str], Entry], protocols: list[str], row: 
     return texts[0] if texts else ""
 
 
-def as_terminal(found: Sequence[Entry], layout: Layout) -> Table:
+def as_terminal(found: Sequence[Entry], layout: Layout, fits: Callable[[Table], bool]) -> list[Table]:
+    """In as few parts as there is room for, one below the other."""
     columns, rows = grid(found, layout)
-    return listing(f"{layout.name}: {layout.caption}", columns, rows)
+    title, tables = f"{layout.name}: {layout.caption}", list[Table]()
+    for width in range(len(columns) - 2, 0, -1):
+        parts = [
+            [0, 1, *range(len(columns))[first : first + width]] for first in range(2, len(columns), width)
+        ]
+        tables = [
+            listing(title, [columns[n] for n in part], [[row[n] for n in part] for row in rows])
+            for part in parts
+        ]
+        if all(map(fits, tables)):
+            break
+    return tables
 
 
 def as_markdown(found: Sequence[Entry], layout: Layout) -> str:

@@ -31,6 +31,7 @@ def number(value: object, digits: int = 2, unit: str = "") -> str:
 def listing(title: str, columns: list[str], rows: list[list[str]]) -> Table:
     """A plain table: one line of heads, then the rows."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.show_header = any(columns)
     for position, column in enumerate(columns):
         cells = [row[position] for row in rows]
         words = [word for text in (column, *cells) for word in text.split()]

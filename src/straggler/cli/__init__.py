@@ -1,8 +1,10 @@
 """The command line: a thin layer over Experiment and Record, a file per group of commands."""
 
+import inspect
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from importlib import import_module, metadata
 from typing import Annotated
 
@@ -31,7 +33,8 @@ def offered(asked: str = "") -> typer.Typer:
     """The command that is asked for, alone, for the others take seconds to import; all if it is none."""
     app = typer.Typer(
         help="What happens to SGD when workers are not equally fast.\n\n"
-        "Try: [bold]straggler run --dataset digits --workers 8 --delay 'constant(4, workers=[0])'[/bold]",
+        "Try: [bold]straggler run --dataset digits --model mlp --workers 8 --lr 0.02 --epochs 10 "
+        "--delay 'constant(4, workers=[0])'[/bold]",
         rich_markup_mode="rich",
         no_args_is_help=True,
         add_completion=False,
@@ -43,8 +46,14 @@ def offered(asked: str = "") -> typer.Typer:
     for name in [asked] if asked in named else named:
         panel, file, function = named[name]
         command = getattr(import_module(f"straggler.cli.{file}"), function)
-        app.command(name, rich_help_panel=panel)(command)
+        app.command(name, rich_help_panel=panel, help=flowing(command))(command)
     return app
+
+
+def flowing(command: Callable[..., None]) -> str:
+    """What a command does, its paragraphs as broad as the terminal."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def show_version(asked: bool) -> None:

@@ -27,13 +27,13 @@ __all__ = [
 out, err = Console(highlight=False), Console(stderr=True, highlight=False)
 
 
-def find(run: str, folder: Path, option: str = "--out") -> Record:
+def find(run: str, folder: Path) -> Record:
     if Path(run).is_dir():
         return Record(run)
     matches = [path.parent for path in folder.glob("*/experiment.toml") if path.parent.name.startswith(run)]
     if len(matches) != 1:
         raise InputError(
-            f"{run!r} names {len(matches)} runs in {folder}; give a folder, or more of the id, or {option}"
+            f"{run!r} names {len(matches)} runs in {folder}; give a folder, or more of the id, or --runs"
         )
     return Record(matches[0])
 

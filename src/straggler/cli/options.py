@@ -58,7 +58,7 @@ Runs = Annotated[
     list[str], typer.Argument(metavar="RUN…", help="Folders of runs, or the beginnings of their ids.")
 ]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Where records are.")]
-Records = Annotated[Path, typer.Option("--out", help="Where records are.")]
+Records = Annotated[Path, typer.Option("--runs", "--out", help="Where records are.")]
 
 Dataset = Annotated[
     str | None,

@@ -49,7 +49,7 @@ def report(things: Things, out_file: File = None, format_: Kind = None, runs: Ru
     path = out_file or Path(f"report.{kind}")
     studies = [Path(thing) for thing in things if is_study(Path(thing))]
     others = [thing for thing in things if Path(thing) not in studies]
-    records = [find(thing, runs, "--runs").path for thing in others if not is_something_else(Path(thing))]
+    records = [find(thing, runs).path for thing in others if not is_something_else(Path(thing))]
     skip([thing for thing in others if is_something_else(Path(thing))], bool(records or studies))
     if kind in (Format.pdf, Format.png) and not records:
         raise InputError(
@@ -94,7 +94,9 @@ Results = Annotated[Path, typer.Option("--results", help="Where studies are.")]
 
 
 def serve(
-    runs: Runs = Path("runs"),
+    runs: Annotated[
+        Path, typer.Option("--runs", help="Where records are, and where the page puts new ones.")
+    ] = Path("runs"),
     results: Results = Path("results"),
     port: Port = 8765,
     host: Host = "127.0.0.1",

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import polars as pl
 import typer
+from rich.table import Table
 
 from straggler.analysis.markdown import fill
 from straggler.analysis.study_tables import as_terminal, sweep_rows
@@ -29,6 +30,8 @@ from straggler.sweeps.summaries import known, labels_of
 __all__ = ["study", "sweep"]
 
 Where = Literal["here", "ray"]
+BROAD = 10_000  # columns, more than any table has
+SLACK = 3  # columns that rich may lose while it makes a table narrower
 MANY = "How many runs, and where"
 Jobs = Annotated[
     int | None,
@@ -84,7 +87,9 @@ def study(
     tables: Annotated[str | None, typer.Option(help="Only these, such as II,IV.")] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Only cells with this text in a label, such as 'as coded'; may be repeated."),
+        typer.Option(
+            help="Only cells with this text in a label, such as 'as coded'; with several, all of them."
+        ),
     ] = None,
     draw_only: Annotated[
         bool, typer.Option("--draw", help="Run nothing: tables, claims and figures from the summaries.")
@@ -140,7 +145,8 @@ def show(
     drawn = draw(study, folder, scale, rehearsal)
     for found, layout in drawn.tables:
         if not names or layout.name in names:
-            out.print(as_terminal(found, layout))
+            for part in as_terminal(found, layout, fits):
+                out.print(part)
     for title, columns, rows in drawn.times:
         if chosen := [row for row in rows if not names or row[0] in names]:
             out.print(listing(title, columns, chosen))
@@ -157,6 +163,11 @@ def show(
             fill(into, f"claims:{study.name}", account(drawn.verdicts, drawn.coverage))
         except (OSError, ValueError) as error:
             raise InputError(f"--into {into}: {error}") from None
+
+
+def fits(table: Table) -> bool:
+    """Whether the terminal is broad enough for it; in a terminal's own options it would always be."""
+    return out.measure(table, options=out.options.update(max_width=BROAD)).minimum + SLACK <= out.width
 
 
 def sweep(

@@ -88,17 +88,17 @@ def carry_out(experiment: Experiment, folder: Path, as_json: bool, **how: Any) -
 
 def show_result(record: Record) -> None:
     facts = record.summary
-    keys = (
-        "test_accuracy",
-        "train_accuracy",
-        "test_loss",
-        "updates",
-        "epochs",
-        "mean_staleness",
-        "seconds",
-        "host_seconds",
-    )
-    rows = [[key.replace("_", " "), number(facts[key], 4)] for key in keys]
+    clock = "virtual time" if record.settings["engine"] == "simulator" else "time"
+    rows = [
+        ["test accuracy", number(facts["test_accuracy"], unit=" %")],
+        ["train accuracy", number(facts["train_accuracy"], unit=" %")],
+        ["test loss", number(facts["test_loss"], 4)],
+        ["updates", number(facts["updates"])],
+        ["epochs", number(facts["epochs"])],
+        ["mean staleness", number(facts["mean_staleness"])],
+        [clock, number(facts["seconds"], 1, " s")],
+        ["on this machine", number(facts["host_seconds"], 1, " s")],
+    ]
     out.print(listing(f"run {facts['id']}: {facts['status']}", ["", ""], rows))
     if not facts["converged"]:
         out.print(f"[red]NC: no convergence[/red] {escape(facts['error'] or '(accuracy near chance)')}")
