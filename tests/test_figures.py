@@ -83,6 +83,7 @@ def test_a_curve_is_the_record_s(against: str, digits: Record, tmp_path: Path, d
 
 def test_staleness_bars_add_up(runs: dict[str, Record], tmp_path: Path, drawn: list[Figure]) -> None:
     KINDS["staleness"].draw(runs, tmp_path / "s.svg", "")
+    assert len(drawn[0].axes[0].containers) == len(runs)
     for bars in drawn[0].axes[0].containers:
         assert sum(bar.get_height() for bar in bars) == pytest.approx(100)  # type: ignore[attr-defined]
 
@@ -103,7 +104,7 @@ def test_spans_fill_every_worker_s_time(policy: str, runs: dict[str, Record]) ->
     """Work and waits of a worker follow each other without a hole or an overlap, from 0 on."""
     arrivals = runs[policy].arrivals
     table = spans(arrivals)
-    assert len(table.filter(pl.col("kind") != "waiting")) == len(arrivals)
+    assert len(table.filter(~pl.col("kind").is_in(["waiting", "delayed"]))) == len(arrivals)
     for _, mine in table.group_by("worker"):
         mine = mine.sort("begin", "end")
         assert mine["begin"][0] == 0
@@ -121,7 +122,7 @@ def test_spans_know_when_cancelled_jobs_began(runs: dict[str, Record]) -> None:
 
 
 def test_nobody_waits_in_an_asynchronous_run(runs: dict[str, Record]) -> None:
-    assert set(spans(runs["asynchronous"].arrivals)["kind"]) == {"applied"}
+    assert set(spans(runs["asynchronous"].arrivals)["kind"]) == {"applied", "delayed"}
     waits = spans(runs["synchronous"].arrivals).filter(kind="waiting")
     assert 0 not in waits["worker"] and waits["worker"].n_unique() == 3  # the slow one is waited for
 
@@ -203,7 +204,7 @@ def test_runs_are_named_by_what_differs(runs: dict[str, Record], tmp_path: Path)
     pair = [trained(tmp_path, momentum=momentum, updates=5, gradients=None) for momentum in (0.0, 0.9)]
     assert list(named(pair)) == list(named(pair[::-1])) == ["momentum 0.0", "momentum 0.9"]
     alone = pair[0]
-    assert list(named([alone])) == [alone.path.name]
+    assert list(named([alone])) == ["asynchronous × 4"]
     assert len(named([alone, trained(tmp_path / "again", momentum=0.0, updates=5, gradients=None)])) == 1
     other = trained(tmp_path, momentum=0.0, seed=3, updates=5, gradients=None)
     assert list(named([alone, other])) == ["seed 0", "seed 3"]

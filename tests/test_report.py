@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 import typer
 
+from straggler.analysis.jobs import jobs
 from straggler.catalogue import InputError
 from straggler.cli import offered
 from straggler.cli.pages import report
@@ -22,7 +23,6 @@ from straggler.methods import METHODS
 from straggler.web.facts import Facts, command_line, labels, settings_of
 from straggler.web.figure import thin
 from straggler.web.gallery import gallery, named, partition_counts
-from straggler.web.jobs import intervals, with_delays
 from straggler.web.report import as_json, html, summary_rows
 from straggler.web.study import Study, is_study
 from straggler.web.timeline import MOST_BARS, timeline
@@ -66,35 +66,36 @@ def test_jobs_of_a_worker_follow_one_another_and_take_what_the_laws_say(
     runs: dict[str, Path], method: str
 ) -> None:
     facts = Facts(runs[method])
-    durations = facts.durations
-    assert durations is not None
-    jobs = with_delays(intervals(facts.arrivals), durations)
-    for _, mine in jobs.group_by("worker"):
+    experiment = facts.experiment
+    assert experiment is not None
+    durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
+    every = jobs(facts.arrivals)
+    for _, mine in every.group_by("worker"):
         assert (mine["started"][1:] >= mine["time"][:-1] - 1e-9).all()
         assert mine["launch"].to_list() == list(range(len(mine)))
-    done = jobs.filter(pl.col("decision") != "cancelled")
+    done = every.filter(pl.col("decision") != "cancelled")
     for worker, launch, started, computed, time in done.select(
         "worker", "launch", "started", "computed", "time"
     ).iter_rows():
         compute, delay = durations.parts(worker, launch)
         assert time - started == pytest.approx(compute + delay)
-        assert computed - started == pytest.approx(compute)
+        dropped = done.filter(worker=worker, launch=launch)["decision"][0] == "dropped"
+        assert computed - started == pytest.approx(compute + delay if dropped else compute)
         assert delay == (3.0 if worker == 0 else 0.0)
 
 
 def test_a_cancelled_job_began_when_the_others_of_its_round_did(runs: dict[str, Path]) -> None:
-    jobs = intervals(Facts(runs["k-sync"]).arrivals)
-    cancelled = jobs.filter(pl.col("decision") == "cancelled")
+    every = jobs(Facts(runs["k-sync"]).arrivals)
+    cancelled = every.filter(pl.col("decision") == "cancelled")
     assert len(cancelled) > 20
-    starts = set(jobs.filter(pl.col("decision") != "cancelled")["started"])
+    starts = set(every.filter(pl.col("decision") != "cancelled")["started"])
     assert set(cancelled["started"]) <= starts
     assert (cancelled["started"] < cancelled["time"]).all()
 
 
 def test_who_waits_is_seen_under_ssgd_and_not_under_asgd(runs: dict[str, Path]) -> None:
     def waits(method: str) -> int:
-        jobs = with_delays(intervals(Facts(runs[method]).arrivals), None)
-        return jobs["idle_from"].count()
+        return int(jobs(Facts(runs[method]).arrivals)["idle_from"].count())
 
     assert waits("asgd") == 0
     assert waits("ssgd") >= 30
@@ -110,9 +111,10 @@ def test_a_long_run_is_shown_in_pieces() -> None:
             "version": list(range(count)),
             "staleness": [4] * count,
             "decision": ["applied"] * count,
+            "delay": [0.0] * count,
         }
     )
-    figure = timeline(arrivals, None, "time (s)")
+    figure = timeline(arrivals, "time (s)")
     assert list(figure.views) == ["the beginning", "the middle", "the end"]
     for view in figure.views.values():
         assert sum(len(trace["x"]) for trace in view["data"]) == MOST_BARS
@@ -123,7 +125,7 @@ def test_failures_are_marked_where_they_happened(runs: dict[str, Path]) -> None:
     """An event within the picture's time is in it, with its words; one outside is not."""
     arrivals = Facts(runs["asgd"]).arrivals
     events = [{"time": 2.0, "worker": 1, "what": "died"}, {"time": 1e9, "worker": 0, "what": "late"}]
-    *_, last = timeline(arrivals, None, "time (s)", events).data
+    *_, last = timeline(arrivals, "time (s)", events).data
     assert (last["name"], last["x"], last["y"], last["text"]) == ("failure", [2], [1], ["died"])
 
 
@@ -386,4 +388,3 @@ def test_the_experiment_of_a_record_is_read_back(runs: dict[str, Path]) -> None:
     facts = Facts(runs["k-sync"])
     assert facts.experiment is not None and facts.experiment.id == facts.id
     assert tomllib.loads(facts.record.text) == facts.settings
-    assert isinstance(facts.durations, Durations)

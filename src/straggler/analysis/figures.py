@@ -8,8 +8,10 @@ import matplotlib as mpl
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
-from straggler.analysis.style import COLOURS, STYLE, STYLES
+from straggler.analysis.style import STYLE, line
+from straggler.analysis.workers import draw_spans, legend_of, spans
 from straggler.record import Record
 
 __all__ = ["comparison_figure", "draw_staleness", "draw_timeline", "error_against_workers"]
@@ -25,7 +27,8 @@ def comparison_figure(records: Mapping[str, Record], target: float, path: Path) 
         draw_accuracy(accuracy, records, target)
         draw_staleness(staleness, records)
         for row, (name, record) in zip(rows[1:], records.items(), strict=True):
-            draw_timeline(row.subplots(), name, record)
+            meaning = draw_timeline(row.subplots(), name, record, "virtual time (s)")
+            row.legend(handles=meaning, loc="outside right center", fontsize=8)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
     return path
@@ -62,7 +65,6 @@ def error_against_workers(runs: pl.DataFrame, path: Path) -> Path:
 
 
 def draw_band(axes: Axes, table: pl.DataFrame, label: str, position: int) -> None:
-    style: dict[str, Any] = {"color": COLOURS[position], "linestyle": STYLES[position % len(STYLES)]}
     axes.errorbar(
         table["workers"],
         table["mean"],
@@ -71,15 +73,14 @@ def draw_band(axes: Axes, table: pl.DataFrame, label: str, position: int) -> Non
         marker="o",
         markersize=4,
         capsize=2,
-        **style,
+        **line(position),
     )
 
 
 def draw_accuracy(axes: Axes, records: Mapping[str, Record], target: float) -> None:
     for position, (name, record) in enumerate(records.items()):
         curve = record.curve
-        style: dict[str, Any] = {"color": COLOURS[position], "linestyle": STYLES[position % len(STYLES)]}
-        axes.plot(curve["seconds"], curve["test_accuracy"], label=name, linewidth=1.8, **style)
+        axes.plot(curve["seconds"], curve["test_accuracy"], label=name, linewidth=1.8, **line(position))
     axes.axhline(target, color="0.4", linewidth=0.8, linestyle=":")
     axes.text(
         0.99,
@@ -101,36 +102,21 @@ def draw_staleness(axes: Axes, records: Mapping[str, Record]) -> None:
         used = record.arrivals.filter(pl.col("decision") != "cancelled")["staleness"]
         shares = used.value_counts(normalize=True).sort("staleness")
         axes.bar(
-            shares["staleness"] + position * width,
+            shares["staleness"] + (position - (len(records) - 1) / 2) * width,
             100 * shares["proportion"],
             width,
-            color=COLOURS[position % len(COLOURS)],
+            color=line(position)["color"],
             label=name,
         )
     axes.set(xlabel="staleness (updates)", ylabel="share of gradients (%)", title="Staleness")
 
 
-def draw_timeline(axes: Axes, name: str, record: Record, jobs: int = 6) -> None:
-    """Each worker's first jobs as bars; white is waiting."""
-    arrivals = record.arrivals.filter(pl.col("decision") != "cancelled")
-    slowest = arrivals.select((pl.col("time") - pl.col("started")).max()).item()
-    seen = arrivals.filter(pl.col("started") < jobs * slowest / 2)
-    for worker, started, time in seen.select("worker", "started", "time").iter_rows():
-        axes.barh(
-            worker,
-            time - started,
-            left=started,
-            height=0.75,
-            color=COLOURS[0],
-            edgecolor="white",
-            linewidth=0.6,
-        )
-    axes.set(
-        xlabel="virtual time (s)",
-        ylabel="worker",
-        title=f"Who computes when: {name}",
-        xlim=(0, jobs * slowest / 2),
-    )
-    axes.set_yticks(sorted(seen["worker"].unique()))
-    axes.grid(visible=False)
-    axes.invert_yaxis()
+def draw_timeline(axes: Axes, name: str, record: Record, clock: str, jobs: int = 6) -> list[Patch]:
+    """What each worker does first, until the slowest has done some jobs; and what the colours mean."""
+    every = spans(record.arrivals)
+    slowest = record.arrivals.select((pl.col("time") - pl.col("started")).max()).item()
+    end = jobs * slowest / 2
+    seen = every.filter(pl.col("begin") < end)
+    draw_spans(axes, seen, end)
+    axes.set(xlabel=clock, title=f"Who does what when: {name}")
+    return legend_of([seen])

@@ -12,12 +12,13 @@ NOT_TOLD = ("eval_every", "train_metrics", "snapshots")  # change what is seen, 
 
 
 def named(records: Sequence[Record]) -> dict[str, Record]:
-    """Every run by the settings in which it differs from another; by its id where there are none.
+    """Every run by the settings in which it differs from another; one alone by its policy and workers.
 
     Runs that differ in numbers come in their order, others as they are given.
     """
     if len(records) == 1:
-        return {records[0].path.name: records[0]}
+        alone = records[0].settings
+        return {f"{alone['policy']} × {alone['workers']}": records[0]}
     every = [record.settings for record in records]
     telling = differing(every)
     order = list(range(len(records)))

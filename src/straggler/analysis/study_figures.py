@@ -146,7 +146,7 @@ def delay_and_gap(
 ) -> Path:
     """Staleness and gap over training, a row per method, a line per number of workers; equally scaled."""
     named = with_curves(summaries, curves).with_columns(workers=numbers_of_workers())
-    facts = {"staleness": "delay (updates)", "gap": "gap (RMSE)"}
+    facts = {"staleness": "staleness (updates)", "gap": "gap (RMSE)"}
     with drawn(path, 8.4, 2.9 * len(methods)) as figure:
         every = panels(figure, len(methods), len(facts), sharex=True, sharey="col")
         cells = [(method, fact) for method in methods for fact in facts]

@@ -1,6 +1,6 @@
 """What each worker did: staleness, timelines, losses and speeds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from straggler.analysis.curves import thinned, time_label
+from straggler.analysis.jobs import jobs
 from straggler.analysis.style import COLOURS, drawn, line, panels, plain_log
 from straggler.record import Record
 
-__all__ = ["spans", "staleness_figure", "timeline_figure", "workers_figure"]
+__all__ = ["draw_spans", "legend_of", "spans", "staleness_figure", "timeline_figure", "workers_figure"]
 
 BARS = 30  # jobs per worker on a timeline: more could not be told apart
 WIDEST = 40  # bins of a histogram
 LINES = 12  # workers with a line of their own
 KINDS = {
     "applied": ("computing, used", COLOURS[0]),
-    "dropped": ("computed for nothing: dropped", COLOURS[4]),
+    "delayed": ("delayed", COLOURS[4]),
+    "dropped": ("computed for nothing: dropped", COLOURS[3]),
     "cancelled": ("cancelled", COLOURS[1]),
     "waiting": ("waiting", "0.85"),
 }
@@ -52,30 +54,17 @@ def staleness_of(record: Record) -> np.ndarray[Any, Any]:
 
 
 def spans(arrivals: pl.DataFrame) -> pl.DataFrame:
-    """Every job, and every wait before one, as (worker, begin, end, kind).
-
-    When a cancelled job began is not recorded; it follows: when its worker was last heard of, or, if that was
-    earlier, when the server made the version that the job carries.
-    """
-    steps = arrivals.filter(pl.col("decision") == "applied")["time"]
-    made = pl.concat([pl.Series("made", [0.0]), steps.alias("made")])
-    versions = pl.col("version").clip(0, len(steps))
-    ordered = arrivals.with_columns(made.gather(arrivals.select(versions).to_series()).alias("made"))
-    heard = pl.col("time").shift(1).over("worker").fill_null(0.0)
-    jobs = ordered.with_columns(heard=heard).with_columns(
-        begin=pl.coalesce("started", pl.max_horizontal("heard", "made"))
+    """Every job, its delay, and the wait before it, as (worker, begin, end, kind)."""
+    every = jobs(arrivals)
+    delayed = every.filter(pl.col("time") > pl.col("computed"))
+    waited = every.filter(pl.col("idle_from").is_not_null())
+    kind = pl.when(pl.col("decision") == "held").then(pl.lit("applied")).otherwise("decision")
+    parts = (
+        every.select("worker", begin="started", end="computed", kind=kind),
+        delayed.select("worker", begin="computed", end="time", kind=pl.lit("delayed")),
+        waited.select("worker", begin="idle_from", end="started", kind=pl.lit("waiting")),
     )
-    kind = (
-        pl.when(pl.col("decision") == "held").then(pl.lit("applied")).otherwise(pl.col("decision").cast(str))
-    )
-    work = jobs.select("worker", "begin", pl.col("time").alias("end"), kind.alias("kind"))
-    waits = jobs.filter(pl.col("begin") > pl.col("heard")).select(
-        "worker",
-        pl.col("heard").alias("begin"),
-        pl.col("begin").alias("end"),
-        pl.lit("waiting").alias("kind"),
-    )
-    return pl.concat([work, waits]).sort("begin", "worker")
+    return pl.concat(parts).sort("begin", "worker")
 
 
 def timeline_figure(records: Mapping[str, Record], path: Path) -> Path:
@@ -92,12 +81,14 @@ def timeline_figure(records: Mapping[str, Record], path: Path) -> Path:
             part = f": the first {end:,.4g} of {whole:,.4g} s" if whole > end else ""
             axes.set_title(f"{name}{part}", fontsize=9, loc="left")
         rows[-1].set_xlabel(time_label(records))
-        seen = {kind for table in every.values() for kind in table["kind"].unique()}
-        patches = [
-            Patch(color=colour, label=label) for kind, (label, colour) in KINDS.items() if kind in seen
-        ]
-        figure.legend(handles=patches, loc="outside lower center", ncols=4)
+        figure.legend(handles=legend_of(every.values()), loc="outside lower center", ncols=len(KINDS))
     return path
+
+
+def legend_of(tables: Iterable[pl.DataFrame]) -> list[Patch]:
+    """What the colours of these spans mean."""
+    seen = {kind for table in tables for kind in table["kind"].unique()}
+    return [Patch(color=colour, label=label) for kind, (label, colour) in KINDS.items() if kind in seen]
 
 
 def window(table: pl.DataFrame) -> float:

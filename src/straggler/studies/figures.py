@@ -14,7 +14,7 @@ from straggler.sweeps.summaries import series
 __all__ = ["asu_figures", "caption_of", "epfl_figures", "gap_aware_figures"]
 
 CAPTIONS = {
-    "beside": "Every cell: ours (mean over seeds) against the source's; equal on the line, NC is 10 %",
+    "beside": "Each cell: ours (mean over seeds) against the source's; equal on the line, NC is 10 %",
     "courses": "Figures 3 to 5: loss, weights, batches of each worker; ten workers, labels split, one seed",
     "landscape": "Figures 1, 2 and 7: test loss around the paths of the momenta; three workers, one seed",
     "densities": "Figure 3: how long a batch takes, with the late ones marked",
@@ -22,8 +22,9 @@ CAPTIONS = {
     "heterogeneous": "Figure 13: the same where machines differ",
     "training": "Figure 7: test error over training",
     "gap": "How far the model moves while a gradient is computed, all methods",
-    "delay_gap": "Figure 4: delay and gap over training, by number of workers",
-    "map": "Figures 9 to 11: accuracy of ASGD over learning rate and momentum, 32 workers; mean over seeds",
+    "delay_gap": "Figure 4: staleness (the paper's delay) and gap over training, by number of workers",
+    "map": "Figures 9 to 11: accuracy of ASGD over learning rate and momentum, 32 workers; mean over "
+    "the seeds there are; white: none converged",
     "speeds": "Figure 12: gradients per mean batch time, mean and 95 % interval over 20 draws",
 }
 
@@ -49,9 +50,10 @@ def beside(tables: Sequence[tuple[str, pl.DataFrame]], results: Path) -> list[Pa
 def epfl_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
     """Ours beside the report's, figures 3 to 5 (the course of three runs), and 1, 2 and 7 (landscapes)."""
     tables = [(f"Table {name}", of(summaries, name)) for name in ("II", "III", "IV")]
-    tables += [("Tables V to VII", of(summaries, "V", "VI", "VII"))]
+    gaussian = [name for name in ("V", "VI", "VII") if len(of(summaries, name))]
+    tables += [(f"Tables {', '.join(gaussian)}", of(summaries, *gaussian))]
     found = beside(tables, results)
-    named = {"one 90 ms": "90 ms on one worker", "async 0 ms": "no delay", "sync": "synchronous"}
+    named = {"one 90 ms": "90 ms on all, 180 on one", "async 0 ms": "no delay", "sync": "synchronous"}
     points = series(results, "courses")
     runs = {}
     for row, title in named.items():

@@ -136,13 +136,15 @@ def as_number(key: str, value: Any) -> Any:
     if key not in ("lr", "momentum", "workers", "epochs", "eval_every", "seed", "snapshots"):
         return str(value)
     try:
-        number = int(str(value)) if key in WHOLE else float(value)
+        number = float(value) if key not in WHOLE or isinstance(value, float) else int(str(value))
+        if key in WHOLE and number != int(number):
+            raise ValueError
     except (ValueError, OverflowError):
         whole = "a whole number" if key in WHOLE else "a number"
         raise InputError(f"{key}={str(value)[:80]!r}: it must be {whole}") from None
     if number > MOST.get(key, float("inf")):
         raise InputError(f"{key}={value}: from the page at most {MOST[key]}; use the command line")
-    return number
+    return int(number) if key in WHOLE else number
 
 
 def experiment_of(settings: Mapping[str, Any]) -> Experiment:

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from straggler.catalogue import explain, parse
 from straggler.corrections import correction_of
-from straggler.delays import Durations
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
 from straggler.optimizers import OPTIMIZERS
@@ -87,13 +86,6 @@ class Facts:
             return self._troubled(explain(error, Experiment.model_fields), None)
         except (RecordError, ValueError, OSError, TypeError) as error:
             return self._troubled(str(error), None)
-
-    @property
-    def durations(self) -> Durations | None:
-        experiment = self.experiment
-        if experiment is None:
-            return None
-        return Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
 
     @property
     def status(self) -> str:

@@ -61,8 +61,8 @@ class Figure:
 
 
 def colour(position: int) -> str:
-    """The palette in order; the yellow, faint on white, is left out."""
-    return COLOURS[position % (len(COLOURS) - 1)]
+    """The palette in order, again and again."""
+    return COLOURS[position % len(COLOURS)]
 
 
 def numbers(values: pl.Series | np.ndarray[Any, Any] | Iterable[Any]) -> list[Any]:

@@ -93,11 +93,7 @@ def of_arrivals(runs: Mapping[str, Facts], arrivals: Mapping[str, pl.DataFrame],
 def per_run(name: str, run: Facts, alone: bool) -> list[Figure]:
     """Pictures of one run's workers."""
     live = run.status == "running"
-    try:
-        when = timeline(run.arrivals, run.durations, run.clock, run.events, live)
-    except ValueError as error:  # the experiment says other durations than those of the record
-        run.trouble.append(f"no delays in the timeline: {error}")
-        when = timeline(run.arrivals, None, run.clock, run.events, live)
+    when = timeline(run.arrivals, run.clock, run.events, live)
     if alone:
         return [when, staleness.workers(run.arrivals)]
     return [Figure(**vars(when) | {"name": f"timeline-{run.id}", "title": f"{when.title}: {name}"})]

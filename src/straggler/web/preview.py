@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 from torch import Tensor
 
+from straggler.analysis.jobs import COLUMNS
 from straggler.core import Arrival, Change, Decision
 from straggler.delays import Durations
 from straggler.engines.compute import Compute
@@ -18,7 +19,6 @@ from straggler.web.classes import partition
 from straggler.web.facts import command_line, shell
 from straggler.web.figure import Figure
 from straggler.web.gallery import counted
-from straggler.web.jobs import COLUMNS
 from straggler.web.staleness import staleness
 from straggler.web.timeline import NOTE, timeline_data, timeline_layout
 
@@ -36,7 +36,7 @@ SCHEMA: dict[str, Any] = dict.fromkeys(COLUMNS, pl.Float64) | {
 
 
 def rehearse(experiment: Experiment, jobs: int) -> pl.DataFrame:
-    """The first jobs of a run, as `jobs.with_delays` gives them for a record."""
+    """The first jobs of a run, as `analysis.jobs` gives them for a record."""
     problem = Nothing()
     durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
     engine, server = Simulator(Compute(problem), durations), experiment.server(problem)

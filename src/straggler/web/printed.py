@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from straggler.analysis.figures import draw_staleness, draw_timeline
 from straggler.analysis.markdown import markdown_table
-from straggler.analysis.style import COLOURS, STYLE, STYLES
+from straggler.analysis.style import STYLE, line
 from straggler.web.facts import Facts, labels
 from straggler.web.gallery import named
 from straggler.web.report import again, summary_columns, summary_rows, title
@@ -99,26 +99,22 @@ def draw_metric(axes: Axes, runs: Mapping[str, Facts], column: str, unit: str) -
     for position, (name, run) in enumerate(runs.items()):
         if column in run.curve.columns:
             points = run.curve.select("seconds", column).drop_nulls()
-            axes.plot(points["seconds"], points[column], label=name, marker=".", **style(position))
+            axes.plot(points["seconds"], points[column], label=name, marker=".", **line(position))
     axes.set(xlabel=next(iter(runs.values())).clock, ylabel=unit)
 
 
 def draw_norms(axes: Axes, runs: Mapping[str, Facts]) -> None:
     for position, run in enumerate(runs.values()):
         points = run.arrivals.select("time", "weight_norm").drop_nulls()
-        axes.plot(points["time"], points["weight_norm"], **style(position))
+        axes.plot(points["time"], points["weight_norm"], **line(position))
     axes.set(xlabel=next(iter(runs.values())).clock, ylabel="norm of the weights")
-
-
-def style(position: int) -> dict[str, Any]:
-    return {"color": COLOURS[position % len(COLOURS)], "linestyle": STYLES[position % len(STYLES)]}
 
 
 def timeline_page(runs: Mapping[str, Facts]) -> Figure:
     with mpl.rc_context(STYLE):
         page = Figure(figsize=(WIDTH, 2.4 * len(runs)), layout="constrained")
         for axes, (name, run) in zip(np.ravel(page.subplots(len(runs), 1)), runs.items(), strict=True):
-            draw_timeline(axes, name, run.record)
+            axes.legend(handles=draw_timeline(axes, name, run.record, run.clock), loc="lower right")
     return page
 
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import polars as pl
 
-from straggler.delays import Durations
+from straggler.analysis.jobs import jobs as jobs_of
 from straggler.web.figure import BLUE, GREY, ORANGE, PURPLE, RED, Figure, numbers
-from straggler.web.jobs import intervals, with_delays
 
 __all__ = ["NOTE", "timeline", "timeline_data", "timeline_layout"]
 
@@ -22,13 +21,12 @@ NOTE = (
 
 def timeline(
     arrivals: pl.DataFrame,
-    durations: Durations | None,
     clock: str,
     events: Sequence[dict[str, Any]] = (),
     live: bool = False,
 ) -> Figure:
     """The workers at the beginning, in the middle and at the end of a run; while it goes on, now."""
-    jobs = intervals(arrivals)
+    jobs = jobs_of(arrivals)
     most, total = MOST_LIVE_BARS if live else MOST_BARS, len(jobs)
     starts = {"the beginning": 0, "the middle": (total - most) // 2, "the end": total - most}
     if live or total <= most:
@@ -36,7 +34,7 @@ def timeline(
     workers = int(jobs["worker"].max() or 0) + 1  # type: ignore[arg-type]
     views = {}
     for label, start in starts.items():
-        window = with_delays(jobs[start : start + most], durations)
+        window = jobs[start : start + most]
         views[label] = {"data": timeline_data(window, events), "layout": timeline_layout(workers, clock)}
     shown = "" if total <= most else f" A view has {most:,} jobs of the run."
     height = 150 + 22 * min(workers, 30)
