@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from straggler.analysis.style import COLOURS, drawn, line, panels
 
@@ -51,8 +52,17 @@ def errors_over_workers(summaries: pl.DataFrame, title: str, path: Path) -> Path
         for axes in every[len(frameworks) :]:
             axes.set_xlabel("workers")
         figure.suptitle(f"{title}\nmean and range over seeds (90 %: nothing learnt)", fontsize=10)
-        figure.legend(*every[0].get_legend_handles_labels(), loc="outside right center")
+        legend_of_all(figure, every)
     return path
+
+
+def legend_of_all(figure: Figure, every: Sequence[Axes]) -> None:
+    """What is in any of the panels, once, beside them."""
+    shown: dict[str, Any] = {}
+    for axes in every:
+        handles, names = axes.get_legend_handles_labels()
+        shown |= dict(zip(names, handles, strict=True))
+    figure.legend(shown.values(), shown.keys(), loc="outside right center")
 
 
 def numbers_of_workers() -> pl.Expr:
@@ -78,7 +88,7 @@ def draw_methods(axes: Axes, runs: pl.DataFrame) -> None:
         )
     alone = runs.filter(row="sgd")["error"]
     if len(alone):
-        axes.axhline(float(alone.to_numpy().mean()), color="0.4", linestyle=":", label="one worker")
+        axes.axhline(float(alone.to_numpy().mean()), color="0.2", linewidth=0.7, label="one worker")
     sizes = sorted(set(runs["workers"]) - {1})
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
@@ -124,20 +134,17 @@ def over_training(
     frameworks = named["protocol"].unique().sort().to_list()
     with drawn(path, 2.2 + 3.4 * len(frameworks), 3.8) as figure:
         every = panels(figure, 1, len(frameworks), sharex=True, sharey=True)
-        shown: dict[str, Any] = {}
         for axes, framework in zip(every, frameworks, strict=True):
             mine = named.filter(protocol=framework)
             for place, method in methods_in(mine):
                 draw_span(axes, spans(mine.filter(row=method), "epochs", fact), method, place)
             axes.set_title(framework, fontsize=10)
             axes.set_xlabel("epochs")
-            handles, names = axes.get_legend_handles_labels()
-            shown |= dict(zip(names, handles, strict=True))
         every[0].set_ylabel(label)
         if fact == "gap":
             every[0].set_yscale("log")
         figure.suptitle(f"{title}; mean and range over seeds", fontsize=10)
-        figure.legend(shown.values(), shown.keys(), loc="outside right center")
+        legend_of_all(figure, every)
     return path
 
 
