@@ -346,6 +346,42 @@ def test_a_real_run_goes_on_from_its_checkpoint_with_the_ledger_intact(tmp_path:
     assert facts["dispatched"] == facts["applied"] + facts["in_flight"]
 
 
+class Sleepy(nn.Linear):
+    """Never arrives in another process, as long as a file is there."""
+
+    def __init__(self, flag: Path) -> None:
+        super().__init__(784, 10)
+        self.flag, self.home = str(flag), os.getpid()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        while os.getpid() != self.home and Path(self.flag).exists():
+            time.sleep(0.1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs.flatten(1))
+
+
+def test_workers_that_hang_while_they_start_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("straggler.engines.real_time.WINDOW", 0.5)
+    flag, said = tmp_path / "flag", list[str]()
+    flag.touch()
+
+    def failed(now: float, worker: int, what: str) -> None:
+        said.append(what)
+        flag.unlink(missing_ok=True)  # whatever it was, it is over
+
+    problem = Experiment(**DIGITS | {"model": lambda: Sleepy(flag)}, workers=WORKERS).problem()
+    engine = Processes(problem, durations(), WORKERS, timeout=1.0, failed=failed)
+    with closing(engine):
+        assert engine.restarts >= 1 and "did not start within 1.5 s" in said[0]
+        engine.submit(job(problem, 0, index=0, launch=0))
+        assert engine.next() is not None
+    eventually(lambda: orphans() == [])
+
+
 class Ponderous(nn.Module):
     """Quick to train, slow to evaluate."""
 

@@ -136,9 +136,15 @@ class RealTime(ABC):
     # What they share.
 
     def _wait_until_ready(self) -> None:
-        """The clock begins when enough are up; the others will join."""
+        """The clock begins when enough are up; the others will join. Who hangs as it starts is replaced."""
+        since, longest = self.now, self.timeout + WINDOW
         while sum(map(self._ready, range(self.workers))) < self.least:
-            self._hear(None)
+            if self.now >= since + longest:
+                for worker in range(self.workers):
+                    if not self._ready(worker):
+                        self._replace(worker, f"did not start within {longest:g} s")
+                since = self.now
+            self._hear(None if math.isinf(longest) else max(0.0, since + longest - self.now))
         for worker in range(self.workers):
             if not self._ready(worker) and worker not in self._absent:
                 self._leave(worker)
