@@ -365,7 +365,7 @@ class Sleepy(nn.Linear):
 def test_workers_that_hang_while_they_start_are_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("straggler.engines.real_time.WINDOW", 0.5)
+    monkeypatch.setattr("straggler.engines.real_time.WINDOW", 4.0)
     flag, said = tmp_path / "flag", list[str]()
     flag.touch()
 
@@ -376,7 +376,7 @@ def test_workers_that_hang_while_they_start_are_replaced(
     problem = Experiment(**DIGITS | {"model": lambda: Sleepy(flag)}, workers=WORKERS).problem()
     engine = Processes(problem, durations(), WORKERS, timeout=1.0, failed=failed)
     with closing(engine):
-        assert engine.restarts >= 1 and "did not start within 1.5 s" in said[0]
+        assert engine.restarts >= 1 and "did not start within 5 s" in said[0]
         engine.submit(job(problem, 0, index=0, launch=0))
         assert engine.next() is not None
     eventually(lambda: orphans() == [])
