@@ -346,20 +346,11 @@ def test_a_real_run_goes_on_from_its_checkpoint_with_the_ledger_intact(tmp_path:
     assert facts["dispatched"] == facts["applied"] + facts["in_flight"]
 
 
-class Sleepy(nn.Linear):
-    """Never arrives in another process, as long as a file is there."""
-
-    def __init__(self, flag: Path) -> None:
-        super().__init__(784, 10)
-        self.flag, self.home = str(flag), os.getpid()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        while os.getpid() != self.home and Path(self.flag).exists():
-            time.sleep(0.1)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return super().forward(inputs.flatten(1))
+def sleepy(flag: Path, home: int) -> nn.Module:
+    """Takes for ever in another process, as long as a file is there."""
+    while os.getpid() != home and flag.exists():
+        time.sleep(0.1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
 
 
 def test_workers_that_hang_while_they_start_are_replaced(
@@ -373,7 +364,8 @@ def test_workers_that_hang_while_they_start_are_replaced(
         said.append(what)
         flag.unlink(missing_ok=True)  # whatever it was, it is over
 
-    problem = Experiment(**DIGITS | {"model": lambda: Sleepy(flag)}, workers=WORKERS).problem()
+    home = os.getpid()
+    problem = Experiment(**DIGITS | {"model": lambda: sleepy(flag, home)}, workers=WORKERS).problem()
     engine = Processes(problem, durations(), WORKERS, timeout=1.0, failed=failed)
     with closing(engine):
         assert engine.restarts >= 1 and "did not start within 5 s" in said[0]
