@@ -290,9 +290,13 @@ def test_a_claim_says_where_its_number_must_lie() -> None:
 
 
 def test_what_is_missing_of_a_study_is_said() -> None:
-    said = coverage(EPFL, known(Path(__file__).parents[1] / "results" / "epfl"))
-    assert said.startswith("Seeds of each table: ") and "as coded" in said
-    assert coverage(EPFL, rows({0: {"a": 1.0}})).startswith("Seeds of each table: none yet: II, ")
+    cells = [Cell({"table": "T", "protocol": "p", "row": row, "column": "c"}, {}) for row in "ab"]
+    cells += [Cell({"table": "U", "protocol": protocol, "row": "a", "column": "c"}, {}) for protocol in "pq"]
+    two = rows({0: {"a": 1.0, "b": 1.0}, 1: {"a": 1.0}})
+    other = rows({0: {"a": 1.0}}).with_columns(table=pl.lit("U"))
+    assert coverage(cells, pl.concat([two, other])) == (
+        "Seeds of each table: 1: T (another begun), U p; none whole: U q."
+    )
 
 
 def test_statistics_of_hand_made_rows() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -225,13 +226,14 @@ def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool 
     if rehearsal:
         verdicts = unjudged(verdicts)
     warning = f"{others} rows are of runs with other settings than the study has now." if others else ""
-    parts = [*introduction(study, summaries, command), REHEARSAL if rehearsal else warning]
+    covered = coverage(cells, summaries)
+    parts = [*introduction(study, summaries, command, covered), REHEARSAL if rehearsal else warning]
     parts += ["## Claims", f"{tally(verdicts)}.", markdown_table(*claim_rows(verdicts))]
     parts += ["" if rehearsal else explained(verdicts)]
     parts += measured(study, summaries, tables, figures)
     write_text(results / "README.md", "\n\n".join(part for part in parts if part) + "\n")
     write_text(results / "claims.json", json.dumps([as_facts(one) for one in verdicts], indent=1))
-    return Drawn(tables, verdicts, times(summaries), others, coverage(study, summaries))
+    return Drawn(tables, verdicts, times(summaries), others, covered)
 
 
 def holds_results(folder: Path) -> bool:
@@ -246,7 +248,7 @@ def command_of(study: Study, scale: Scale, rehearsal: bool) -> str:
     return " ".join(filter(None, [*words, "--scale paper" if scale == "paper" else ""]))
 
 
-def introduction(study: Study, summaries: pl.DataFrame, command: str) -> list[str]:
+def introduction(study: Study, summaries: pl.DataFrame, command: str, covered: str) -> list[str]:
     """What it is, and how it is made again."""
     return [
         f"# {study.title}",
@@ -254,7 +256,7 @@ def introduction(study: Study, summaries: pl.DataFrame, command: str) -> list[st
         "converged ± the half width of its 95 % interval (Student's t); without ± one seed, of two both in "
         "brackets; NC: no convergence. In the claims a run that did not converge counts with the accuracy "
         "that it has.",
-        coverage(study, summaries),
+        covered,
         f"From these summaries: `{command} --draw`. From nothing: `{command}`.",
     ]
 
@@ -267,18 +269,21 @@ def amount(study: Study, summaries: pl.DataFrame) -> str:
     return f"{trained:,} trainings" + (f", {counts:,} counts without gradients" if counts else "")
 
 
-def coverage(study: Study, summaries: pl.DataFrame) -> str:
-    """How many seeds there are of which tables, and of which there is nothing yet."""
-    cells = study.cells("default")
-    planned = list(dict.fromkeys((str(c.labels["table"]), str(c.labels["protocol"])) for c in cells))
-    counted = summaries.group_by("table", "protocol").agg(pl.col("seed").n_unique())
-    seeds = {(table, protocol): count for table, protocol, count in counted.iter_rows()}
-    several = {table for table, _ in planned if len({seeds.get(p, 0) for p in planned if p[0] == table}) > 1}
+def coverage(cells: Iterable[Cell], summaries: pl.DataFrame) -> str:
+    """Of how many seeds there is the whole of which table; and what is begun, or not even that."""
+    whole = Counter((str(cell.labels["table"]), str(cell.labels["protocol"])) for cell in cells)
+    found = summaries.group_by("table", "protocol", "seed").agg(pl.struct("row", "column").n_unique())
+    counts = {(table, protocol): list[int]() for table, protocol in whole}
+    for table, protocol, _, count in found.iter_rows():
+        counts.setdefault((table, protocol), []).append(count)
+    seeds = {part: sum(count >= whole[part] for count in counts[part]) for part in whole}
     names: dict[int, dict[str, None]] = {}
-    for table, protocol in planned:
-        name = f"{table} {protocol}" if table in several else table
-        names.setdefault(seeds.get((table, protocol), 0), {})[name] = None
-    parts = [f"{count or 'none yet'}: {', '.join(names[count])}" for count in sorted(names, reverse=True)]
+    for table, protocol in whole:
+        alike = len({count for (other, _), count in seeds.items() if other == table}) == 1
+        full, begun = seeds[table, protocol], len(counts[table, protocol])
+        name = table if alike else f"{table} {protocol}"
+        names.setdefault(full, {})[f"{name} (another begun)" if 0 < full < begun else name] = None
+    parts = [f"{count or 'none whole'}: {', '.join(names[count])}" for count in sorted(names, reverse=True)]
     return f"Seeds of each table: {'; '.join(parts)}."
 
 
