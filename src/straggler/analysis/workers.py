@@ -88,7 +88,12 @@ def timeline_figure(records: Mapping[str, Record], path: Path) -> Path:
 def legend_of(tables: Iterable[pl.DataFrame]) -> list[Patch]:
     """What the colours of these spans mean."""
     seen = {kind for table in tables for kind in table["kind"].unique()}
-    return [Patch(color=colour, label=label) for kind, (label, colour) in KINDS.items() if kind in seen]
+    return [Patch(label=KINDS[kind][0], **bar_style(kind)) for kind in KINDS if kind in seen]
+
+
+def bar_style(kind: str) -> dict[str, Any]:
+    hatched = {"hatch": "////"} if kind == "cancelled" else {}
+    return {"facecolor": KINDS[kind][1], "edgecolor": "white", "linewidth": 0.4, **hatched}
 
 
 def window(table: pl.DataFrame) -> float:
@@ -101,10 +106,7 @@ def window(table: pl.DataFrame) -> float:
 def draw_spans(axes: Axes, table: pl.DataFrame, end: float) -> None:
     for (worker, kind), group in table.group_by(["worker", "kind"], maintain_order=True):
         bars = list(zip(group["begin"], group["end"] - group["begin"], strict=True))
-        style: dict[str, Any] = {"facecolor": KINDS[str(kind)][1], "edgecolor": "white", "linewidth": 0.4}
-        if kind == "cancelled":
-            style["hatch"] = "////"
-        axes.broken_barh(bars, (int(worker) - 0.4, 0.8), **style)
+        axes.broken_barh(bars, (int(worker) - 0.4, 0.8), **bar_style(str(kind)))
     workers = sorted(table["worker"].unique())
     shown = workers if len(workers) <= 20 else workers[:: -(-len(workers) // 16)]
     axes.set(ylabel="worker", xlim=(0, end))
