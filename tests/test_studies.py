@@ -346,7 +346,12 @@ def test_tables_as_csv_and_latex() -> None:
 
 def test_times_are_put_beside_the_sources() -> None:
     measured = rows({0: {"a": 88.0}}, seconds=10.0, source_seconds=340.0)
-    assert time_rows(measured, "seconds")[1] == [["T", "p", "a", "c", "340.0", "10.0", "34.00"]]
+    again = measured.with_columns(protocol=pl.lit("q"))  # takes as long
+    first = measured.with_columns(table=pl.lit("S"), seconds=20.0)
+    assert time_rows(pl.concat([measured, again, first]), "seconds", ["S", "T"])[1] == [
+        ["S", "a", "c", "p", "340.0", "20.0", "17.00"],
+        ["T", "a", "c", "p, q", "340.0", "10.0", "34.00"],
+    ]
 
 
 @pytest.mark.slow

@@ -179,16 +179,19 @@ def sweep_rows(summaries: pl.DataFrame, labels: list[str]) -> tuple[list[str], l
     return [*labels, f"test {fact}", "seeds", "staleness"], rows
 
 
-def time_rows(summaries: pl.DataFrame, fact: str) -> tuple[list[str], list[list[str]]]:
-    """The source's time, ours, and how many times as long the source's is."""
+def time_rows(summaries: pl.DataFrame, fact: str, tables: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """The source's time, ours, and how many times as long the source's is; alike protocols in one row."""
     theirs = f"source_{fact}"
-    columns = ["table", "protocol", "", "", "source (s)", "ours (s)", "ratio"]
+    columns = ["table", "", "", "protocol", "source (s)", "ours (s)", "ratio"]
     if theirs not in summaries.columns:
         return columns, []
     known = summaries.filter(pl.col(theirs).is_not_null() & pl.col(fact).is_not_null())
-    groups = known.group_by("table", "protocol", "row", "column", maintain_order=True)
-    rows = groups.agg(pl.col(theirs).first(), pl.col(fact).mean()).iter_rows()
-    return columns, [
-        [*map(str, labels), f"{source:,.1f}", f"{ours:,.1f}", f"{source / ours:.2f}"]
-        for *labels, source, ours in rows
-    ]
+    known = known.sort(pl.col("table").cast(pl.Enum(tables), strict=False), maintain_order=True)
+    groups = known.group_by("table", "row", "column", "protocol", maintain_order=True)
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for table, row, column, protocol, source, ours in groups.agg(
+        pl.col(theirs).first(), pl.col(fact).mean()
+    ).iter_rows():
+        numbers = (f"{source:,.1f}", f"{ours:,.1f}", f"{source / ours:.2f}")
+        alike.setdefault((table, row, column, *numbers), []).append(protocol)
+    return columns, [[*key[:3], ", ".join(protocols), *key[3:]] for key, protocols in alike.items()]

@@ -201,9 +201,9 @@ class Drawn:
     coverage: str  # how much of the study there is
 
 
-def times(summaries: pl.DataFrame) -> list[tuple[str, list[str], list[list[str]]]]:
+def times(study: Study, summaries: pl.DataFrame) -> list[tuple[str, list[str], list[list[str]]]]:
     """The source's time beside ours: of training, virtual or real, and of the computer that ran it."""
-    found = [(title, *time_rows(summaries, fact)) for fact, title in TIMES.items()]
+    found = [(title, *time_rows(summaries, fact, list(study.tables))) for fact, title in TIMES.items()]
     return [(title, columns, rows) for title, columns, rows in found if rows]
 
 
@@ -233,7 +233,7 @@ def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool 
     parts += measured(study, summaries, tables, figures)
     write_text(results / "README.md", "\n\n".join(part for part in parts if part) + "\n")
     write_text(results / "claims.json", json.dumps([as_facts(one) for one in verdicts], indent=1))
-    return Drawn(tables, verdicts, times(summaries), others, covered)
+    return Drawn(tables, verdicts, times(study, summaries), others, covered)
 
 
 def holds_results(folder: Path) -> bool:
@@ -299,7 +299,7 @@ def measured(
         parts += [f"### {layout.name}", layout.caption + ".", as_markdown(found, layout)]
     real = summaries["protocol"].is_in(["processes", "ray"]).any()
     note = "Virtual, but where it says processes or ray: there the seconds are of the machine at hand."
-    for title, columns, rows in times(summaries):
+    for title, columns, rows in times(study, summaries):
         notes = {TIMES["seconds"]: note if real else "", TIMES["host_seconds"]: BUSY}
         parts += [f"### {title}", notes[title], markdown_table(columns, rows)]
     for caption, table in study.more(summaries) if study.more else ():
