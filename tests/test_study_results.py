@@ -201,7 +201,7 @@ def test_times_are_printed_beside_the_sources(tmp_path: Path, capsys: pytest.Cap
     printed = capsys.readouterr().out
     assert "Training time" in printed and "source (s)" in printed and "ratio" in printed
     verdicts = printed.split("claims")[1]
-    assert "not measured" in verdicts and "inconclusive" in verdicts, "seen on 80 columns too"
+    assert "not replicated" in verdicts and "inconclusive" in verdicts, "seen on 80 columns too"
 
 
 @pytest.mark.slow

@@ -3,13 +3,14 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import plotly.graph_objects as go
 import polars as pl
 import pytest
 from playwright.sync_api import Browser, expect
 
+from straggler.analysis.claims import Verdict
 from straggler.experiment import Experiment
 from straggler.landscape import landscape
 from straggler.web.facts import Facts
@@ -119,7 +120,7 @@ def test_a_study_is_shown_beside_its_source(browser: Browser, tmp_path: Path) ->
         expect(claims).to_be_visible(timeout=PATIENCE)
         verdicts = claims.locator("tbody tr td:nth-child(2)").all_inner_texts()
         assert "replicated" in verdicts
-        assert set(verdicts) <= {"replicated", "not replicated", "inconclusive", "not measured"}
+        assert set(verdicts) <= set(get_args(Verdict))
         table = document.locator("h3", has_text="II").first.locator("xpath=following-sibling::table[1]")
         expect(table).to_be_visible()
         protocols = table.locator("tbody tr td:nth-child(2)").all_inner_texts()
