@@ -111,15 +111,20 @@ def test_every_optimizer_goes_on_from_its_state_to_the_bit(optimizer: str, tmp_p
     assert pieces.summary["weights_sha256"] == whole.summary["weights_sha256"]
 
 
-def test_a_half_written_part_does_not_matter(tmp_path: Path) -> None:
-    experiment = Experiment(**MIXTURE, workers=2, gradients=60)
+def cut_short(experiment: Experiment, folder: Path, updates: int) -> None:
+    """Begin it, and let the power fail after so many."""
 
     def cut(progress: Progress) -> None:
-        if progress.updates == 30:
+        if progress.updates == updates:
             raise PowerCut
 
     with pytest.raises(PowerCut):
-        experiment.run(tmp_path, jobs=1, progress=cut, checkpoint_every="5")
+        experiment.run(folder, jobs=1, progress=cut, checkpoint_every="5")
+
+
+def test_a_half_written_part_does_not_matter(tmp_path: Path) -> None:
+    experiment = Experiment(**MIXTURE, workers=2, gradients=60)
+    cut_short(experiment, tmp_path, updates=30)
     (folder,) = tmp_path.iterdir()
     (folder / "arrivals.parts" / "000099.parquet.tmp").write_bytes(b"PAR1 half")
     assert len(Record(folder).arrivals) == 30
@@ -326,13 +331,7 @@ def test_a_checkpoint_of_another_version_is_refused_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = Experiment(**MIXTURE, workers=2, gradients=50)
-
-    def cut(progress: Progress) -> None:
-        if progress.updates == 20:
-            raise PowerCut
-
-    with pytest.raises(PowerCut):
-        experiment.run(tmp_path, jobs=1, progress=cut, checkpoint_every="5")
+    cut_short(experiment, tmp_path, updates=20)
     with monkeypatch.context() as later, pytest.raises(RecordError, match=r"another version.*'new'.*--force"):
         later.setattr(Server, "_KEPT", (*Server._KEPT, "new"))
         experiment.run(tmp_path, jobs=1)
@@ -341,13 +340,7 @@ def test_a_checkpoint_of_another_version_is_refused_in_words(
 
 def test_force_starts_anew(tmp_path: Path) -> None:
     experiment = Experiment(**MIXTURE, workers=2, gradients=50)
-
-    def cut(progress: Progress) -> None:
-        if progress.updates == 20:
-            raise PowerCut
-
-    with pytest.raises(PowerCut):
-        experiment.run(tmp_path, jobs=1, progress=cut, checkpoint_every="5")
+    cut_short(experiment, tmp_path, updates=20)
     record = experiment.run(tmp_path, jobs=1, force=True)
     assert record.arrivals.filter(pl.col("index") == 0).height == 2
     assert record.summary["gradients"] == 50
