@@ -277,12 +277,13 @@ def coverage(cells: Iterable[Cell], summaries: pl.DataFrame) -> str:
     for table, protocol, _, count in found.iter_rows():
         counts.setdefault((table, protocol), []).append(count)
     seeds = {part: sum(count >= whole[part] for count in counts[part]) for part in whole}
+    begun = {part: 0 < seeds[part] < len(counts[part]) for part in whole}
     names: dict[int, dict[str, None]] = {}
-    for table, protocol in whole:
-        alike = len({count for (other, _), count in seeds.items() if other == table}) == 1
-        full, begun = seeds[table, protocol], len(counts[table, protocol])
-        name = table if alike else f"{table} {protocol}"
-        names.setdefault(full, {})[f"{name} (another begun)" if 0 < full < begun else name] = None
+    for part in whole:
+        others = [other for other in whole if other[0] == part[0]]
+        alike = len({(seeds[other], begun[other]) for other in others}) == 1
+        name = (part[0] if alike else " ".join(part)) + (" (another begun)" if begun[part] else "")
+        names.setdefault(seeds[part], {})[name] = None
     parts = [f"{count or 'none whole'}: {', '.join(names[count])}" for count in sorted(names, reverse=True)]
     return f"Seeds of each table: {'; '.join(parts)}."
 
