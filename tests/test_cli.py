@@ -717,6 +717,7 @@ def test_the_version(straggler: Command) -> None:
     assert done.code == 0 and done.out == f"straggler {metadata.version('straggler')}\n"
 
 
+@pytest.mark.slow
 def test_only_the_command_that_is_asked_for_is_imported() -> None:
     """A second of other commands' imports would be waited for at every call."""
     code = "import sys; from straggler.cli import offered; offered('cite'); print(*sys.modules)"
