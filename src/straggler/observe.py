@@ -243,12 +243,12 @@ class Observer:
         return test_accuracy is None or test_accuracy > 100 / classes + CHANCE_MARGIN
 
     def _by_class(self) -> dict[str, Any]:
-        # scikit-learn takes a second to import, so only who uses it waits
-        from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-
         labels, found = self.compute.problem.labels("test"), self._predictions.get("test")
         if labels is None or found is None:
             return {}
+        # scikit-learn takes a second to import, so only who uses it waits
+        from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
         names = self.compute.problem.classes
         numbers = list(range(len(names)))
         scores = precision_recall_fscore_support(labels, found, labels=numbers, zero_division=0.0)

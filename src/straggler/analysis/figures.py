@@ -111,11 +111,11 @@ def draw_staleness(axes: Axes, records: Mapping[str, Record]) -> None:
     axes.set(xlabel="staleness (updates)", ylabel="share of gradients (%)", title="Staleness")
 
 
-def draw_timeline(axes: Axes, name: str, record: Record, clock: str, jobs: int = 6) -> list[Patch]:
-    """What each worker does first, until the slowest has done some jobs; and what the colours mean."""
+def draw_timeline(axes: Axes, name: str, record: Record, clock: str) -> list[Patch]:
+    """What each worker does first, as long as the longest job takes three times; what the colours mean."""
     every = spans(record.arrivals)
     slowest = record.arrivals.select((pl.col("time") - pl.col("started")).max()).item()
-    end = jobs * slowest / 2
+    end = 3 * slowest
     seen = every.filter(pl.col("begin") < end)
     draw_spans(axes, seen, end)
     axes.set(xlabel=clock, title=f"Who does what when: {name}")

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-__all__ = ["COLUMNS", "jobs"]
+__all__ = ["COLUMNS", "JUST", "jobs"]
 
 COLUMNS = ("worker", "launch", "started", "computed", "time", "staleness", "decision", "idle_from")
 JUST = 1e-9  # seconds that are no waiting

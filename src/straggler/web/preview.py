@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from torch import Tensor
 
-from straggler.analysis.jobs import COLUMNS
+from straggler.analysis.jobs import COLUMNS, JUST
 from straggler.core import Arrival, Change, Decision
 from straggler.delays import Durations
 from straggler.engines.compute import Compute
@@ -26,7 +26,6 @@ __all__ = ["preview", "rehearse"]
 
 JOBS_PER_WORKER, FEWEST_JOBS, MOST_JOBS = 25, 200, 1500
 DRAWN_PER_WORKER = 12
-JUST = 1e-9
 SCHEMA: dict[str, Any] = dict.fromkeys(COLUMNS, pl.Float64) | {
     "worker": pl.Int64,
     "launch": pl.Int64,
