@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,48 +113,39 @@ def iter_of(tasks: list[Task]) -> Any:
     return lambda: next(remaining, None)
 
 
-def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
+@contextmanager
+def digits_pool(jobs: int) -> Iterator[tuple[Pool, Compute, tuple[torch.Tensor, torch.Tensor]]]:
+    """A pool that is up, this process to compare it with, and a model."""
     problem = Experiment(dataset="digits", workers=2).problem()
-    x, buffers = problem.initial()
-    with one_thread():
-        pool, here = ready(Pool(problem, 2)), Compute(problem)
-        try:
-            tasks = [Task(("gradient", 0, i), x, buffers) for i in range(30)]
-            upcoming = iter_of(tasks)
-            for number, task in enumerate(tasks):
-                pool.ahead(upcoming)
-                if number in (3, 11, 20):
-                    os.kill(pool._children[number % 2].pid, signal.SIGKILL)
-                assert torch.equal(pool.result(task).vector, here.result(task).vector)
-        finally:
-            pool.close()
+    with one_thread(), closing(Pool(problem, jobs)) as pool:
+        yield ready(pool), Compute(problem), problem.initial()
+
+
+def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
+    with digits_pool(2) as (pool, here, model):
+        tasks = [Task(("gradient", 0, i), *model) for i in range(30)]
+        upcoming = iter_of(tasks)
+        for number, task in enumerate(tasks):
+            pool.ahead(upcoming)
+            if number in (3, 11, 20):
+                os.kill(pool._children[number % 2].pid, signal.SIGKILL)
+            assert torch.equal(pool.result(task).vector, here.result(task).vector)
 
 
 def test_all_processes_killed_at_once_are_replaced() -> None:
-    problem = Experiment(dataset="digits", workers=2).problem()
-    x, buffers = problem.initial()
-    with one_thread():
-        pool, here = ready(Pool(problem, 4)), Compute(problem)
-        try:
-            for child in pool._children:
-                os.kill(child.pid, signal.SIGKILL)
-            task = Task(("gradient", 0, 0), x, buffers)
-            assert torch.equal(pool.result(task).vector, here.result(task).vector)
-        finally:
-            pool.close()
+    with digits_pool(4) as (pool, here, model):
+        for child in pool._children:
+            os.kill(child.pid, signal.SIGKILL)
+        task = Task(("gradient", 0, 0), *model)
+        assert torch.equal(pool.result(task).vector, here.result(task).vector)
 
 
 def test_tasks_that_failed_make_room() -> None:
     """As when the data vanish: what is asked next is told of it, and does not wait for a seat for ever."""
-    problem = Experiment(dataset="digits", workers=2).problem()
-    x, buffers = problem.initial()
-    pool = ready(Pool(problem, 2))
-    try:
+    with digits_pool(2) as (pool, _, model):
         nobody = 99
-        pool.ahead(iter_of([Task(("gradient", nobody, i), x, buffers) for i in range(4)]))
-        assert pool.result(pool.evaluation_tasks(x, buffers, "test")[0]) is not None
-    finally:
-        pool.close()
+        pool.ahead(iter_of([Task(("gradient", nobody, i), *model) for i in range(4)]))
+        assert pool.result(pool.evaluation_tasks(*model, "test")[0]) is not None
 
 
 def test_processes_that_keep_dying_end_the_run_with_advice() -> None:
