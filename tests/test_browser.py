@@ -86,6 +86,18 @@ def test_open_filter_sort_and_compare_two_runs(browser: Browser, here: Site) -> 
         drawn(page, "trajectory")
 
 
+def test_another_part_of_the_page_opens_at_its_top(browser: Browser, here: Site) -> None:
+    with Visitor(browser, viewport={"width": 1000, "height": 400}) as page:
+        page.goto(f"{here.url}/#/play")
+        drawn(page, "timeline", "#preview")
+        assert page.evaluate("window.scrollY") > 0
+        page.get_by_role("link", name="Runs").click()
+        expect(page.locator("#table tbody tr").first).to_be_visible(timeout=PATIENCE)
+        page.get_by_role("link", name="Playground").click()
+        expect(page.locator("#play")).to_be_visible()
+        assert page.evaluate("[window.scrollY, document.activeElement.id]") == [0, "main"]
+
+
 def test_the_curve_grows_while_a_run_goes_on(browser: Browser, here: Site) -> None:
     """A run that somebody starts elsewhere appears and is followed; its end is told."""
     words = ["-m", "straggler", "run", "--dataset", "digits", "--model", "mlp", "--epochs", "150"]

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,18 @@ def test_a_file_is_whole_or_as_it_was(name: str, tmp_path: Path, monkeypatch: py
         assert record.curve["seconds"].to_list() == [1.0]
         assert record.summary == {"status": "running"}
         assert torch.equal(record.weights()["x"], torch.ones(2))
+
+
+def test_a_curve_is_read_whole_while_it_grows(tmp_path: Path) -> None:
+    """A run replaces the file many times a second; who looks at it must not get pieces of two."""
+    with recorder(tmp_path) as writing, ThreadPoolExecutor(1) as writer:
+        writing.evaluation({"seconds": 0.0})
+        rows = ({"seconds": float(number), "test_accuracy": number / 7} for number in range(1, 400))
+        growing = writer.submit(lambda: [writing.evaluation(row) for row in rows])
+        while not growing.done():
+            seconds = Record(tmp_path).curve["seconds"].to_list()
+            assert seconds == [float(number) for number in range(len(seconds))]
+        growing.result()
 
 
 def test_a_folder_is_a_record_only_when_its_facts_are_there(

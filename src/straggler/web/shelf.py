@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from straggler.locks import held_files, still_going
-from straggler.record import RecordError
+from straggler.record import RecordError, read_table
 from straggler.web.facts import Facts
 from straggler.web.gallery import gallery, live_gallery
 from straggler.web.going import PROGRESS, progress_of
@@ -155,8 +155,8 @@ class Shelf:
         fresh = []
         try:
             for name in files[len(known) :]:
-                fresh.append(pl.read_parquet(facts.record.path / "arrivals.parts" / name, glob=False))
-        except (OSError, pl.exceptions.PolarsError):  # the run ended meanwhile, and they became one file
+                fresh.append(read_table(facts.record.path / "arrivals.parts" / name))
+        except RecordError:  # the run ended meanwhile, and they became one file
             return
         if fresh:
             table = pl.concat([table, *fresh] if len(table) else fresh)

@@ -14,6 +14,8 @@ import polars as pl
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from straggler.record import RecordError, read_table
+
 __all__ = ["Study", "is_study"]
 
 CLAIM_KEYS = ("statement", "source", "verdict", "effect", "low", "high", "cause")
@@ -95,9 +97,9 @@ class Study:
     def summaries(self) -> list[pl.DataFrame]:
         tables = sorted(self.path.glob("summar*.parquet"))
         try:
-            return [pl.read_parquet(table, glob=False) for table in tables]
-        except (OSError, pl.exceptions.PolarsError) as error:
-            self.trouble.append(f"summaries cannot be read: {str(error).splitlines()[0]}")
+            return [read_table(table) for table in tables]
+        except RecordError as error:
+            self.trouble.append(str(error))
             return []
 
     @property

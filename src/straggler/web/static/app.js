@@ -40,7 +40,11 @@ runs.begin();
 studies.begin();
 detail.begin();
 play.begin();
-window.addEventListener("hashchange", () => { if (route()) document.getElementById("main").focus(); });
+window.addEventListener("hashchange", () => {
+  if (!route()) return;
+  document.getElementById("main").focus({ preventScroll: true });  // for readers of screens, and the head stays in view
+  window.scrollTo(0, 0);
+});
 route();
 follow(document.getElementById("connection"));
 window.requestIdleCallback(() => straggler.drawing());  // it will be needed soon
