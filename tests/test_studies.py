@@ -216,13 +216,13 @@ def test_one_seed_with_a_known_spread_can_tell() -> None:
         assert judge(claim(least=0.0, spread=spread), measured, NOTHING).verdict == verdict
 
 
-def test_a_percentage_that_was_counted_stays_within_0_and_100() -> None:
-    """Nine of nine in each of three seeds: Wilson's interval of 27 of 27 begins at 87.5."""
-    measured = rows({seed: {"a": 100.0, "b": 0.0} for seed in range(3)})
-    found = judge(claim(least=80.0, counted=9), measured, NOTHING)
-    assert found.verdict == "replicated" and found.effect is not None
-    assert (found.effect.low, found.effect.high) == (pytest.approx(87.54, abs=0.01), pytest.approx(100))
-    assert judge(claim(least=90.0, counted=9), measured, NOTHING).verdict == "inconclusive"
+def test_a_number_says_that_lost_runs_are_in_it() -> None:
+    """One of six runs did not converge: it counts with the accuracy that it has, and that is said."""
+    good = {seed: {"a": 55.0, "b": 50.0} for seed in range(3)}
+    for measured, lost in ((rows(good), False), (rows(good | {2: {"a": 55.0, "b": 10.0}}), True)):
+        found = judge(claim(least=0.0, comment="So it is."), measured, NOTHING)
+        assert found.measured is not None and found.measured.with_lost == lost
+        assert ("NC among its runs" in account([found])) == lost
 
 
 def test_what_is_computed_has_no_seeds() -> None:
@@ -305,6 +305,9 @@ def test_statistics_of_hand_made_rows() -> None:
     assert statistics.mean(2, row="*b")(measured) == {0: 40.0}
     assert statistics.mean(3, row="a*")(measured) == {}, "one of three cells is missing"
     assert statistics.nc_share(3)(measured)[0] == pytest.approx(100 / 3)
+    a, b, ab = (statistics.at(row=row) for row in ("a", "b", "ab"))
+    assert statistics.mean_of_converged(a, b, ab)(measured) == {0: 40.0}
+    assert statistics.mean_of_converged(a)(measured) == statistics.mean_of_converged(b, a, b)(NOTHING) == {}
     assert statistics.ratio(statistics.at(row="ab"), statistics.at(row="a"))(measured) == {0: 5.0}
     contests = [
         (statistics.at(row="b"), [statistics.at(row="a")]),

@@ -74,7 +74,7 @@ def test_what_the_epfl_tables_say_of_their_own_claims() -> None:
     )
     assert found["compensation-5"] == pytest.approx(-3.88, abs=0.01)
     assert found["compensation-where-it-helps"] == pytest.approx(16.86, abs=0.01)
-    assert found["one-slow-costs-more"] == pytest.approx(16.87, abs=0.01)
+    assert found["one-slow-costs-more"] == pytest.approx(11.60, abs=0.01), "the 11 % of the text"
     assert found["sync-like-async"] == pytest.approx(3.07, abs=0.01)
     assert found["labels-not-viable"] == pytest.approx(5.07, abs=0.01)
     assert found["data-split-withstands-delay"] == pytest.approx(0.55, abs=0.01)
@@ -91,16 +91,11 @@ def test_what_compensation_gains_with_gaussian_delays_in_the_report() -> None:
 
 
 def test_numbers_that_comments_give_follow_from_the_tables() -> None:
-    """Of the report's own tables: with its log's 71.43, without the runs that were lost, and relative."""
+    """Of the report's own tables: with its log's 71.43, and without the runs that were lost."""
     sync, free = ([*epfl.COMPARISON[row]] for row in ("sync", "async 0 ms"))
     free[5] = 71.43
     assert mean(map(float.__sub__, free[::2], free[1::2])) == pytest.approx(9.59, abs=0.005)
     assert mean(abs(a - b) for a, b in zip(sync, free, strict=True)) == pytest.approx(5.33, abs=0.005)
-    one, every = (
-        [v for d in epfl.DELAYS for v in epfl.COMPARISON[f"{who} {d} ms"]] for who in ("one", "all")
-    )
-    kept = [(a, b) for a, b in zip(every, one, strict=True) if min(a, b) > epfl.NC]
-    assert mean(100 * (a - b) / a for a, b in kept) == pytest.approx(11.6, abs=0.05)
     gains = [
         compensated - epfl.COMPARISON[f"one {delay} ms"][2 * place + 1]
         for delay, row in zip(epfl.DELAYS, epfl.COMPENSATION[5.0], strict=True)
@@ -131,16 +126,15 @@ def test_what_the_asu_tables_say_of_their_own_claims() -> None:
 def test_one_runs_spread_is_that_of_the_reports_repeats(
     strategy: str, workers: int, deviation: float
 ) -> None:
-    found = spread((strategy, 0.9, 1), workers=(workers,))
+    found = spread((strategy, 0.9), workers=(workers,))
     assert found.deviation == pytest.approx(deviation, abs=0.06)
     assert found.degrees == pytest.approx(3), "three pairs"
 
 
 def test_the_spread_of_a_difference_of_means() -> None:
     """Two equal terms of three degrees of freedom have six, unequal ones fewer."""
-    mine = ("labels", 0.9, 1)
+    mine = ("labels", 0.9)
     one = spread(mine, workers=(2,))
-    assert spread(("labels", 0.9, 4), workers=(2,)).deviation == pytest.approx(one.deviation / 2)
     twice = spread(mine, mine, workers=(2,))
     assert twice.deviation == pytest.approx(one.deviation * math.sqrt(2))
     assert twice.degrees == pytest.approx(6)
@@ -151,7 +145,7 @@ def test_the_spread_of_a_difference_of_means() -> None:
 
 def test_runs_that_may_be_lost_have_no_standard_deviation() -> None:
     with pytest.raises(AssertionError, match="lost"):
-        spread(("labels", 0.9, 1), workers=(10,))
+        spread(("labels", 0.9), workers=(10,))
 
 
 def test_cells_of_two_tables_with_the_same_labels_are_two_points() -> None:

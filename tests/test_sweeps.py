@@ -24,6 +24,7 @@ from straggler.sweeps.bulletin import Bulletin
 from straggler.sweeps.cells import Cell, Task, grid, read_sweep, tasks
 from straggler.sweeps.conduct import conduct, plan
 from straggler.sweeps.display import duration
+from straggler.sweeps.facts import facts_of
 from straggler.sweeps.fleet import Fleet
 from straggler.sweeps.summaries import Summaries, known
 from straggler.sweeps.tally import Tally
@@ -223,6 +224,18 @@ def test_the_last_word_on_a_sweep_says_how_it_ended(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("method", "divided"), [("sa", 3.0), ("asgd", 1.0), ("ga", None)])
+def test_by_how_much_gradients_are_divided(method: str, divided: float | None, tmp_path: Path) -> None:
+    """Four equally fast workers: every gradient of the second half is three updates old."""
+    settings: dict[str, Any] = TINY | {"workers": 4, "compute": "constant(1)", "epochs": 1}
+    experiment = Experiment(**settings, method=method)
+    record = experiment.run(tmp_path, jobs=1)
+    found = facts_of(experiment, record, ("divided-by",), None)["divided_by"]
+    assert found == pytest.approx(divided) if divided else 1 < found < 100
+    (record.path / "divided_by.json").write_text('{"divided_by": 7.0}')
+    assert facts_of(experiment, record, ("divided-by",), None)["divided_by"] == 7, "it is not measured twice"
+
+
 def test_a_sweep_keeps_going_past_a_bad_cell_and_does_nothing_twice(tmp_path: Path) -> None:
     bad = Cell({"row": "bad"}, TINY | {"model": "lenet5", "dataset": "mixture"})  # the shapes do not fit
     cells = [Cell({"row": "good"}, TINY, keep=("curve", "course")), bad]

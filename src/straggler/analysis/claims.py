@@ -7,7 +7,7 @@ from typing import Literal
 
 import polars as pl
 
-from straggler.analysis.intervals import Interval, Spread, interval, share_interval
+from straggler.analysis.intervals import Interval, Spread, interval
 
 __all__ = [
     "ANY",
@@ -18,9 +18,11 @@ __all__ = [
     "Claim",
     "Evidence",
     "Judged",
+    "Measured",
     "Statistic",
     "Verdict",
     "judge",
+    "without_lost",
 ]
 
 Verdict = Literal[
@@ -38,7 +40,6 @@ class Evidence:
 
     text: str
     statistic: Statistic
-    counted: int | None = None  # as in Claim
     possible: tuple[float, float] = POINTS  # as in Claim
 
 
@@ -56,7 +57,6 @@ class Claim:
     said: float | None = None  # by the source; if not, the statistic of the source's own numbers
     unit: str = "points"
     spread: Spread | None = None  # of one seed's statistic, from the source's own repeats
-    counted: int | None = None  # it is a percentage of so many in each seed: Wilson's interval
     exact: bool = False  # about these very runs, or computed: no interval is needed
     possible: tuple[float, float] = POINTS  # an interval ends where nothing can be
     constructed: bool = False  # decided by how the study is made, not by what it finds: not judged
@@ -74,14 +74,29 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A number with its interval, and whether runs that did not converge are in it."""
+
+    interval: Interval
+    with_lost: bool
+
+    def text(self, unit: str = "") -> str:
+        return f"{self.interval}{unit}{', NC among its runs' if self.with_lost else ''}"
+
+
+@dataclass(frozen=True)
 class Judged:
     """A claim, its verdict, and what it rests on."""
 
     claim: Claim
     verdict: Verdict
-    effect: Interval | None
+    measured: Measured | None
     said: float | None
-    causes: tuple[tuple[str, Interval], ...]
+    causes: tuple[tuple[str, Measured], ...]
+
+    @property
+    def effect(self) -> Interval | None:
+        return self.measured.interval if self.measured else None
 
     @property
     def comment(self) -> str:
@@ -91,15 +106,12 @@ class Judged:
 
 def judge(claim: Claim, summaries: pl.DataFrame, source: pl.DataFrame) -> Judged:
     """Replicated if the whole interval is where the source says, not replicated if none of it is."""
-    effect = measure(claim.statistic, summaries, claim.spread, claim.exact, claim.counted, claim.possible)
+    ours = measure(claim.statistic, summaries, claim.spread, claim.exact, claim.possible)
     theirs = measure(claim.statistic, source)
-    said = theirs.mean if claim.said is None and theirs is not None else claim.said
-    found = [
-        (cause.text, measure(cause.statistic, summaries, counted=cause.counted, possible=cause.possible))
-        for cause in claim.causes
-    ]
-    causes = tuple((text, value) for text, value in found if value is not None)
-    return Judged(claim, verdict_on(claim, effect), effect, said, causes)
+    said = theirs.interval.mean if claim.said is None and theirs is not None else claim.said
+    found = [(c.text, measure(c.statistic, summaries, possible=c.possible)) for c in claim.causes]
+    causes = tuple((text, number) for text, number in found if number is not None)
+    return Judged(claim, verdict_on(claim, ours.interval if ours else None), ours, said, causes)
 
 
 def verdict_on(claim: Claim, effect: Interval | None) -> Verdict:
@@ -117,15 +129,24 @@ def measure(
     summaries: pl.DataFrame,
     spread: Spread | None = None,
     exact: bool = False,
-    counted: int | None = None,
     possible: tuple[float, float] = ANY,
-) -> Interval | None:
+) -> Measured | None:
     """The statistic over the seeds that have all it needs; none if no seed has."""
-    found = {seed: value for seed, value in statistic(summaries).items() if math.isfinite(value)}
+    found = finite(statistic(summaries))
     if not found:
         return None
     effect = interval(list(found.values()), spread, exact).within(*possible)
-    if counted is not None:
-        low, high = share_interval(effect.mean, counted * len(found))
-        effect = replace(effect, low=low, high=high, both=None)
-    return replace(effect, seeds=0) if COMPUTED in found else effect
+    effect = replace(effect, seeds=0) if COMPUTED in found else effect
+    return Measured(effect, with_lost=finite(statistic(without_lost(summaries))).keys() < found.keys())
+
+
+def finite(numbers: Mapping[int, float]) -> dict[int, float]:
+    return {seed: value for seed, value in numbers.items() if math.isfinite(value)}
+
+
+def without_lost(summaries: pl.DataFrame) -> pl.DataFrame:
+    """The same rows, without the numbers of runs that did not converge."""
+    if "converged" not in summaries.columns:
+        return summaries
+    numbers = [name for name, kind in summaries.schema.items() if kind.is_float()]
+    return summaries.with_columns(pl.when("converged").then(pl.col(numbers)).name.keep())

@@ -11,7 +11,7 @@ from functools import reduce
 
 import polars as pl
 
-from straggler.analysis.claims import COMPUTED, Statistic
+from straggler.analysis.claims import COMPUTED, Statistic, without_lost
 
 __all__ = [
     "across",
@@ -21,6 +21,7 @@ __all__ = [
     "known",
     "mean",
     "mean_of",
+    "mean_of_converged",
     "nc_share",
     "ratio",
     "select",
@@ -96,6 +97,18 @@ def mean_of(*statistics: Statistic) -> Statistic:
     """The mean of several within each seed that has them all."""
     total = across(operator.add, *statistics)
     return lambda summaries: {seed: value / len(statistics) for seed, value in total(summaries).items()}
+
+
+def mean_of_converged(*statistics: Statistic) -> Statistic:
+    """The same, but of those that rest on no run that did not converge."""
+
+    def numbers(summaries: pl.DataFrame) -> Numbers:
+        found = [statistic(without_lost(summaries)) for statistic in statistics]
+        seeds = set(found[0]).intersection(*found)
+        known = {seed: [each[seed] for each in found if math.isfinite(each[seed])] for seed in seeds}
+        return {seed: average(values) for seed, values in known.items() if values}
+
+    return numbers
 
 
 def difference(this: Statistic, that: Statistic) -> Statistic:

@@ -75,6 +75,7 @@ OBSERVED = (
         ("7", "workers = 6, k = 6, batch_size = 64"),
         ("4", SYNC),
         least=-1,
+        most=1,
     ),
     Observation(
         "tolerance-helps-cifar",
@@ -91,6 +92,7 @@ OBSERVED = (
         ("9", "workers = 6, k = 6"),
         ("5", SYNC),
         least=-1,
+        most=1,
     ),
     Observation(
         "four-workers-cost-cifar",
@@ -106,6 +108,15 @@ OBSERVED = (
         ("9", "lr = 0.05"),
         ("5", SYNC),
         least=-1,
+        most=1,
+    ),
+    Observation(
+        "k2-like-sync-cifar",
+        "With num_workers_ps_update = 2 asynchronous CIFAR-10 is as accurate as baseline synchronous.",
+        ("10", "k = 2"),
+        ("5", SYNC),
+        least=-1,
+        most=1,
     ),
     Observation(
         "higher-rate-helps-cifar",
@@ -143,6 +154,7 @@ OBSERVED = (
         ("11", "workers = 4, k = 4"),
         ("6", SYNC),
         least=-5,
+        most=5,
     ),
     Observation(
         "fashion-lower-rate-sync",

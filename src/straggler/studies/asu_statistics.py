@@ -3,7 +3,17 @@
 from straggler.analysis.claims import Statistic
 from straggler.analysis.statistics import at, both, difference, mean_of
 
-__all__ = ["ASYNC", "CODED", "SYNC", "WRITTEN", "average_gain", "gain", "seconds_saved", "value"]
+__all__ = [
+    "ASYNC",
+    "CODED",
+    "SYNC",
+    "WRITTEN",
+    "average_gain",
+    "gain",
+    "ray_overhead",
+    "seconds_saved",
+    "value",
+]
 
 CODED, WRITTEN = "as coded", "as written"
 SYNC, ASYNC = "baseline sync", "baseline async"
@@ -31,9 +41,22 @@ def seconds_saved(engine: str, *datasets: str) -> Statistic:
     """Percent of the time of baseline synchronous that asynchronous saves in real time, mean of data sets."""
 
     def of(dataset: str) -> Statistic:
-        sync, free = (
-            at("seconds", table="wall", protocol=engine, row=row, column=dataset) for row in (SYNC, ASYNC)
-        )
+        sync, free = (took(engine, row, dataset) for row in (SYNC, ASYNC))
         return both(sync, free, lambda a, b: 100 * (1 - b / a))
 
     return mean_of(*map(of, datasets))
+
+
+def ray_overhead(*datasets: str) -> Statistic:
+    """Percent that Ray takes longer than processes, mean of data sets and of both baselines."""
+
+    def of(dataset: str, row: str) -> Statistic:
+        ray, processes = (took(engine, row, dataset) for engine in ("ray", "processes"))
+        return both(ray, processes, lambda a, b: 100 * (a / b - 1))
+
+    return mean_of(*(of(dataset, row) for dataset in datasets for row in (SYNC, ASYNC)))
+
+
+def took(engine: str, row: str, dataset: str) -> Statistic:
+    """Real seconds of a baseline."""
+    return at("seconds", table="wall", protocol=engine, row=row, column=dataset)

@@ -10,8 +10,7 @@ from typing import get_args
 
 import polars as pl
 
-from straggler.analysis.claims import Judged, Verdict, judge
-from straggler.analysis.intervals import Interval
+from straggler.analysis.claims import Judged, Measured, Verdict, judge
 from straggler.analysis.markdown import markdown_table
 from straggler.analysis.study_tables import (
     CHANCE,
@@ -125,7 +124,7 @@ def claim_rows(found: Iterable[Judged]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for one in found:
         unit = "" if one.claim.unit == "points" else f" {one.claim.unit}"
-        ours = "–" if one.effect is None else f"{one.effect}{unit}"
+        ours = "–" if one.measured is None else one.measured.text(unit)
         theirs = "–" if one.said is None else f"{one.said:.2f}{unit}"
         seeds = "–" if one.effect is None else str(one.effect.seeds or "–")
         must = f"{one.claim.bounds}{unit}"
@@ -156,7 +155,7 @@ def explained(found: Iterable[Judged]) -> str:
         if not one.causes and not one.comment:
             continue
         lines = [f"**{one.claim.statement}** *{one.verdict}.* {one.comment}".rstrip()]
-        lines += [f"- {text}: {value}" for text, value in one.causes]
+        lines += evidence(one)
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
@@ -166,28 +165,26 @@ def account(found: Sequence[Judged], coverage: str = "") -> str:
     parts, told = [f"{tally(found)}. {coverage}".rstrip()], [o for o in found if o.comment or o.causes]
     for one in told:
         claim, unit = one.claim, "" if one.claim.unit == "points" else f" {one.claim.unit}"
-        ours = "" if one.effect is None else f" Ours: {one.effect}{unit} ({seeds_of(one.effect)})."
+        ours = "" if one.measured is None else f" Ours: {one.measured.text(unit)} ({seeds_of(one.measured)})."
         theirs = "" if one.said is None else f" Source: {one.said:.2f}{unit}."
         lines = [
             f"**{claim.statement}** ({claim.where})",
             f"{one.verdict.capitalize()}. What is measured: {claim.measured}. "
             f"It must be {claim.bounds}{unit}.{ours}{theirs}",
         ]
-        evidence = "\n".join(f"- {text}: {value}" for text, value in one.causes)
-        parts += [
-            *lines,
-            *([one.comment] if one.comment else []),
-            *([evidence] if evidence else []),
-        ]
+        parts += [*lines, one.comment, "\n".join(evidence(one))]
     if bare := [one for one in found if one not in told]:
         parts += ["And, with nothing to add:" if told else "", markdown_table(*claim_rows(bare))]
     return "\n\n".join(part for part in parts if part)
 
 
-def seeds_of(effect: Interval) -> str:
-    if effect.seeds == 0:
-        return "computed, not run"
-    return "1 seed" if effect.seeds == 1 else f"{effect.seeds} seeds"
+def evidence(one: Judged) -> list[str]:
+    return [f"- {text}: {number.text()}" for text, number in one.causes]
+
+
+def seeds_of(number: Measured) -> str:
+    seeds = number.interval.seeds
+    return "computed, not run" if seeds == 0 else "1 seed" if seeds == 1 else f"{seeds} seeds"
 
 
 @dataclass(frozen=True)

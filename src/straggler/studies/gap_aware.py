@@ -71,6 +71,8 @@ TABLES = {
     "10": "Test accuracy (%) of ASGD with 32 workers over learning rate and momentum (figures 9 to 11; the "
     "source's is figure 10, WideResNet 16-4 on CIFAR-10)",
     "13": "Test error (%) against the number of workers, heterogeneous (figure 13)",
+    "4": "By how much a gradient is divided: its length over that of what is used of it, mean of the second "
+    "epoch (the caption of figure 4)",
     "2-cifar": "Test error (%) against the number of workers on CIFAR-10, homogeneous",
 }
 
@@ -106,6 +108,16 @@ def cell(table: str, framework: str, method: str, workers: int, settings: dict[s
     return Cell(labels, settings, keep=("curve",), fact="test_error")
 
 
+def penalties(scale: Scale) -> Iterator[Cell]:
+    """What the caption of figure 4 says: by how much a gradient is divided."""
+    framework = FRAMEWORKS[scale][1]
+    for workers in (4, 8, 16, 32):
+        for method in ("sa", "ga", "dana-sa", "dana-ga"):
+            settings = trained(framework, method, workers, HOMOGENEOUS) | {"epochs": 2.0, "eval_every": 0}
+            labels = {"table": "4", "protocol": framework.name, "row": method, "column": f"N = {workers}"}
+            yield Cell(labels, settings, keep=("divided-by",), fact="divided_by")
+
+
 def maps(scale: Scale) -> Iterator[Cell]:
     """Figures 9 to 11: ASGD with 32 workers and heavy ball, negative momenta too."""
     framework = FRAMEWORKS[scale][0 if scale == "default" else 1]
@@ -137,7 +149,8 @@ def speeds(scale: Scale) -> Iterator[Cell]:
 
 
 def cells(scale: Scale) -> list[Cell]:
-    return [cell for kind in (errors, speeds, maps, heterogeneous) for cell in kind(scale)]
+    kinds = (errors, speeds, maps, heterogeneous, penalties)
+    return [cell for kind in kinds for cell in kind(scale)]
 
 
 def quick(cells: list[Cell]) -> list[Cell]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 from scipy.special import gammaincc
 
-from straggler.analysis.claims import RATIO, Claim, Evidence, Statistic
+from straggler.analysis.claims import PERCENT, RATIO, Claim, Evidence, Statistic
 from straggler.analysis.statistics import (
     across,
     at,
@@ -60,9 +60,24 @@ def above_baseline(network: Network, method: str, workers: int) -> Statistic:
     return difference(error(network, method, workers), error(network, "sgd", 1))
 
 
+def worst_of_ga(networks: tuple[Network, ...]) -> Statistic:
+    """Accuracy of GA minus SA where GA does worst."""
+    pairs = [difference(accuracy(f, "ga", n), accuracy(f, "sa", n)) for f in networks for n in WORKERS]
+    return across(min, *pairs)
+
+
 def ga_against_sa(networks: tuple[Network, ...]) -> Statistic:
     contests = [(accuracy(f, "ga", n), [accuracy(f, "sa", n)]) for f in networks for n in WORKERS]
     return shares_won(contests)
+
+
+def times_as_much(this: str, that: str, network: Network) -> Statistic:
+    """By how much one divides a gradient over by how much another does, mean over the numbers of workers."""
+
+    def divided(method: str, workers: int) -> Statistic:
+        return at(table="4", protocol=network.protocol, row=method, column=f"N = {workers}")
+
+    return mean_of(*(ratio(divided(this, workers), divided(that, workers)) for workers in WORKERS))
 
 
 def lead(table: str, network: Network) -> Statistic:
@@ -192,13 +207,16 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
             "ga-beats-sa",
             "Dividing by the gap beats dividing by the staleness everywhere.",
             f"figures 1, 2, 5 to 8; {RECALLED}",
-            "share of eight pairs, 4, 8, 16 and 32 workers, "
-            f"{one.called} and {other.called}, in which GA is at least SA",
-            ga_against_sa((one, other)),
-            least=90,
-            unit="%",
-            counted=8,
+            "accuracy of GA minus SA where GA does worst, 4, 8, 16 and 32 workers, "
+            f"{one.called} and {other.called}",
+            worst_of_ga((one, other)),
+            least=-1,
             causes=(
+                Evidence(
+                    "share of these eight pairs in which GA is at least SA (%)",
+                    ga_against_sa((one, other)),
+                    possible=PERCENT,
+                ),
                 Evidence(
                     "accuracy of GA minus SA, mean over all numbers of workers", ga_minus_sa((one, other))
                 ),
@@ -290,23 +308,40 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
             "divides little away where it counts (staleness by worker was not looked at).",
         ),
         Claim(
-            "dana-narrows-the-gap",
-            "DANA-GA's gap is smaller than GA's.",
+            "ga-penalises-less",
+            "Gap-Aware penalises stale gradients much less than dividing by the staleness.",
             "figure 4",
-            f"mean gap of GA over that of DANA-GA, 32 workers, {other.called}",
-            ratio(error(other, "ga", 32, "mean_gap"), error(other, "dana-ga", 32, "mean_gap")),
+            "by how much SA divides a gradient over by how much GA does, mean of 4, 8, 16 and 32 "
+            f"workers, {other.called}",
+            times_as_much("sa", "ga", other),
+            least=1.5,
+            unit="×",
+            possible=RATIO,
+            comment="The gap is as if each of the steps since were a typical one, and all in one direction; "
+            "with momentum they nearly are.",
+        ),
+        Claim(
+            "dana-ga-penalises-less",
+            "DANA-GA penalises stale gradients even less than Gap-Aware alone.",
+            "figure 4",
+            "by how much GA divides a gradient over by how much DANA-GA does, mean of 4, 8, 16 and 32 "
+            f"workers, {other.called}",
+            times_as_much("ga", "dana-ga", other),
             least=1,
             unit="×",
             possible=RATIO,
             causes=(
+                Evidence(
+                    f"mean gap of GA over that of DANA-GA, 32 workers, {other.called}",
+                    ratio(error(other, "ga", 32, "mean_gap"), error(other, "dana-ga", 32, "mean_gap")),
+                    possible=RATIO,
+                ),
                 Evidence(
                     f"NAG-ASGD over DANA without a penalty, 4 workers, {other.called}",
                     ratio(error(other, "nag-asgd", 4, "mean_gap"), error(other, "dana", 4, "mean_gap")),
                     possible=RATIO,
                 ),
             ),
-            comment="The caption says more: GA penalises much less than SA, and DANA-GA less than GA. What "
-            "they divide by is not in a record; examples/penalties.py measures it (docs/methods.md).",
         ),
         *OF_ANY_NETWORK,
     )

@@ -14,6 +14,7 @@ from straggler.experiment import Experiment
 from straggler.problem import Supervised, one_thread
 from straggler.record import Record, write_text
 from straggler.speedup import Repetition
+from straggler.sweeps.divisors import mean_divisor
 
 __all__ = ["Facts", "counted", "facts_of"]
 
@@ -70,13 +71,26 @@ def course(experiment: Experiment, record: Record, data: Path | None) -> Facts:
     return {"course": rows}
 
 
-def initial_buffers(experiment: Experiment, record: Record, data: Path | None) -> Facts:
-    """Test accuracy of the final weights with the buffers that the run began with; kept beside the record."""
-    kept = record.path / "initial_buffers.json"
+def beside(record: Record, name: str, measure: Callable[[], Facts]) -> Facts:
+    """What takes long to measure is kept beside the record."""
+    kept = record.path / name
     if not kept.is_file():
-        accuracy = accuracy_with_initial_buffers(experiment, record, data)
-        write_text(kept, json.dumps({"accuracy_with_initial_buffers": accuracy}))
+        write_text(kept, json.dumps(measure()))
     return dict(json.loads(kept.read_text()))
+
+
+def initial_buffers(experiment: Experiment, record: Record, data: Path | None) -> Facts:
+    """Test accuracy of the final weights with the buffers that the run began with."""
+
+    def measure() -> Facts:
+        return {"accuracy_with_initial_buffers": accuracy_with_initial_buffers(experiment, record, data)}
+
+    return beside(record, "initial_buffers.json", measure)
+
+
+def divided_by(experiment: Experiment, record: Record, data: Path | None) -> Facts:
+    """By how much the correction divided the gradients in the second half of the run."""
+    return beside(record, "divided_by.json", lambda: {"divided_by": mean_divisor(experiment, data)})
 
 
 def accuracy_with_initial_buffers(experiment: Experiment, record: Record, data: Path | None) -> float:
@@ -95,4 +109,5 @@ KEPT: dict[str, Callable[[Experiment, Record, Path | None], Facts]] = {
     "curve": curve,
     "course": course,
     "initial-buffers": initial_buffers,
+    "divided-by": divided_by,
 }
