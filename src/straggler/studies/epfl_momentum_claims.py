@@ -233,7 +233,7 @@ MOMENTUM_CLAIMS = (
         spread=SHARED_SPREAD,
     ),
     Claim(
-        "momentum-no-regulariser",
+        "landscape-no-regulariser",
         "Momentum does not serve as a regularisation factor.",
         "Discussion",
         "test loss minus training loss at momentum .9 minus the same at 0, three workers that share the "
