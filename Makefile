@@ -54,7 +54,6 @@ methods: install  ## error against the number of workers, eight methods, three s
 	  --results results/methods-16-epochs --into docs/methods.md
 	$(BIN)/python examples/methods_study.py --model asu-fashion --methods nag-asgd sa ga dana dana-ga --workers 8 \
 	  --results results/methods-batchnorm --into docs/methods.md
-	$(BIN)/python examples/penalties.py --into docs/methods.md
 
 findings: install  ## the three studies' tables, figures and verdicts from their committed summaries
 	for study in epfl asu gap-aware; do $(BIN)/straggler study $$study --draw --into docs/findings.md || exit 1; done
