@@ -155,8 +155,8 @@ OF_ANY_NETWORK = (
         least=0,
         said=0.15,  # figure 10: 91.57 at -.8, and 91.42 at .8
         comment="In the paper's third map, figure 9, of a ResNet-20, the best momentum is +.5. Ours is of "
-        "LeNet-5 on Fashion-MNIST after two epochs. Each side is its best cell on the test set, of 28 below 0 "
-        "and of 42 from 0 on, which favours the latter a little.",
+        "LeNet-5 on Fashion-MNIST after two epochs. Each side is its best cell on the test set, of 28 below "
+        "0 and of 42 from 0 on, which favours the latter a little.",
     ),
     Claim(
         "async-faster-homogeneous",
