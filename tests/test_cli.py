@@ -324,7 +324,7 @@ def test_set_reads_values_as_toml_does(straggler: Command) -> None:
         ["--momentum", "0.9", "--nesterov"],
         ["--optimizer", "adam", "--schedule", "exponential(gamma=0.9)", "--warmup", "0.5"],
         ["--method", "ssgd", "--delay", "on-off(0.1, 0.2, 5, workers=[0])", "--partition", "shards"],
-        ["--dataset", "quadratic(noise=0.1)"],
+        ["--dataset", "quadratic(noise=0.1)", "--model", "lenet5"],  # as if none was given
     ],
     ids=" ".join,
 )
@@ -433,6 +433,22 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "schedule too short": (
         ["--updates", "400", "--schedule", "onecycle(max_lr=.1, total_steps=3)"],
         ["ends after", "make it last longer"],
+    ),
+    "schedule too short for all shares": (
+        ["--stop", "each", "--partition", "shared", "--schedule", "onecycle(max_lr=.1, total_steps=9)"],
+        ["ends after", "make it last longer"],
+    ),
+    "model for a formula": (
+        ["--dataset", "quadratic", "--model", "linear"],
+        ["model=linear", "quadratic is a formula", "leave it out"],
+    ),
+    "decay divided and summed": (
+        ["--method", "ga", "--policy", "k-batch-async(k=2, aggregate=sum)", "--weight-decay", ".1"],
+        ["divides weight decay", "would sum it up", "use aggregate=mean"],
+    ),
+    "spikes in real time": (
+        ["--engine", "processes", "--delay", "spikes(.1, 5)"],
+        ["multiplies", "engine=processes measures it", "or the simulator"],
     ),
     "unknown --set key": (["--set", "workres=3"], ["'workres'", "unknown key", "did you mean 'workers'"]),
     "--set without =": (["--set", "workers"], ["'workers'", "write key=value"]),

@@ -121,6 +121,58 @@ def test_one_that_comes_back_does_not_hold_up_the_others() -> None:
     assert deliver(0) == [0, 1]
 
 
+def test_who_waits_at_the_bound_does_not_pass_it_by_leaving_and_joining() -> None:
+    experiment = Experiment(dataset="quadratic", policy="ssp(bound=1)", workers=2)
+    problem = experiment.problem()
+    server = experiment.server(problem)
+    server.begin()
+    for expected in ([0], []):  # one step ahead it may go on, two it may not
+        job = server.busy[0]
+        gradient = problem.gradient(job.x, job.buffers, job.worker, job.index)
+        arrival = Arrival(job, 0.0, 1.0, 1, lambda gradient=gradient: gradient)
+        assert [job.worker for job in server.receive(arrival)[1]] == expected
+    server.change(0, joined=False)
+    assert server.change(0, joined=True) == []
+
+
+@pytest.mark.parametrize("method", ["multi-asgd", "dana", "dana-slim"])
+def test_the_momentum_of_the_departed_goes_with_them(method: str) -> None:
+    """Those who stay come to their own optimum, be it that a worker leaves or that its share is done."""
+    settings: dict[str, Any] = {"dataset": "quadratic(dimension=3, condition=2, spread=1)", "method": method}
+    settings |= {"workers": 2, "lr": 0.05, "momentum": 0.9, "batch_size": 1, "eval_every": 0}
+    for leaving in (True, False):
+        experiment = Experiment(**settings, delay="constant(seconds=3, workers=[1])")
+        problem = experiment.problem()
+        server = experiment.server(problem)
+        durations = Durations(experiment.compute, experiment.delay, 2, 0)
+        engine = Leaving(Simulator(Compute(problem), durations), after=60) if leaving else None
+        budget = Budget(gradients=2000) if leaving else Budget(shares=[60, 1000])
+        with one_thread():
+            train(server, engine or Simulator(Compute(problem), durations), budget, lambda *what: None)
+        left, stays = (1, 0) if leaving else (0, 1)
+        assert left not in server.active
+        gradient = problem.gradient(server.x, server.buffers, stays, 0).vector
+        assert float(gradient.norm()) < 1e-6
+
+
+class Leaving:
+    """A simulator whose worker 1 leaves after so many arrivals."""
+
+    def __init__(self, inside: Simulator, after: int) -> None:
+        self.inside, self.after, self.submit, self.close = inside, after, inside.submit, inside.close
+
+    @property
+    def now(self) -> float:
+        return self.inside.now
+
+    def next(self) -> Arrival | Change | None:
+        self.after -= 1
+        if self.after == 0:
+            self.inside._current.pop(1, None)
+            return Change(1, self.now, joined=False)
+        return self.inside.next()
+
+
 @pytest.mark.parametrize("workers", [(4, 2), "4-2", (0, 2), [1, 2, 3]])
 def test_an_impossible_number_of_workers_is_refused(workers: Any) -> None:
     with pytest.raises((InputError, ValueError), match="workers"):

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 
+from straggler import record as record_module
 from straggler.core import Job, Server
 from straggler.delays import Constant, Durations
 from straggler.engines.compute import Compute, Pool
@@ -274,6 +275,26 @@ def test_killed_and_stopped_workers_lose_nothing(
     assert facts["test_accuracy"] > 85  # undisturbed: 90 and more
     assert replay(record) == facts["weights_sha256"]
     eventually(lambda: orphans() == [])
+
+
+@pytest.mark.timeout(120)
+def test_a_stopped_worker_whose_jobs_are_cancelled_again_and_again_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every round gives it another job: that is no sign of it, and must not fill the line to it."""
+    experiment = Experiment(**REAL | {"policy": "k-sync(k=1)", "workers": 2, "updates": 10**9})
+    record, delivered = harm([signal.SIGSTOP], experiment, tmp_path, monkeypatch, worker_timeout=1.0)
+    facts = record.summary
+    assert delivered == [signal.SIGSTOP] and facts["restarts"] >= 1 and facts["cancelled"] > 300
+    assert replay(record) == facts["weights_sha256"]
+
+
+def test_the_clock_begins_with_the_first_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written down before takes as long as it takes."""
+    slow, quick = time.sleep, record_module.environment
+    monkeypatch.setattr(record_module, "environment", lambda command: slow(1.5) or quick(command))
+    record = Experiment(**REAL | {"gradients": 20, "workers": 2}).run(tmp_path)
+    assert record.arrivals["started"].min() < 1
 
 
 def test_workers_are_seen_until_they_are_gone(problem: Problem) -> None:

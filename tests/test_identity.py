@@ -1,9 +1,11 @@
 """A run's id tells it from every other run, and from none that is the same."""
 
+import random
 import subprocess
 import sys
 import textwrap
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,48 @@ def tied(to: int) -> nn.Module:
 )
 def test_things_are_told_apart(one: Any, other: Any) -> None:
     assert fingerprint(one) == fingerprint(one) != fingerprint(other)
+
+
+def test_a_frozen_layer_is_another_network() -> None:
+    whole, frozen = nn.Linear(3, 2), nn.Linear(3, 2)
+    frozen.load_state_dict(whole.state_dict())
+    assert fingerprint(whole) == fingerprint(frozen)
+    frozen.bias.requires_grad_(False)
+    assert fingerprint(whole) != fingerprint(frozen)
+
+
+def test_what_is_used_of_ones_own_module_is_part_of_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edited function that is reached through a module, or through a module within it."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("from mine import deep\n\ndef near(x): return x\n")
+    deep = "import mine\n\ndef far(x): return x\n\ndef idle(x): return x\n"
+    (tmp_path / "mine" / "deep.py").write_text(deep)
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = import_module("mine")
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(mine.near(mine.deep.far(output)), target)
+
+    seen = [fingerprint(loss)]
+    for module, name in ((mine, "near"), (mine.deep, "far")):
+        monkeypatch.setattr(module, name, lambda x: 2 * x)
+        seen.append(fingerprint(loss))
+    assert len(set(seen)) == 3
+    monkeypatch.setattr(mine.deep, "idle", lambda x: 2 * x)
+    assert fingerprint(loss) == seen[-1], "nobody uses it"
+
+
+def test_a_function_that_draws_from_any_generator_makes_the_same_network() -> None:
+    class Masked(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2)
+            self.mask = torch.from_numpy(np.random.random(3)) + random.random()  # noqa: NPY002
+
+    assert identity(dataset=DATA, model=Masked) == identity(dataset=DATA, model=Masked)
+    problems = [Experiment(dataset=DATA, model=Masked, workers=1).problem() for _ in range(2)]
+    assert torch.equal(*(problem.module.mask for problem in problems))
 
 
 def test_tied_weights_are_not_equal_weights() -> None:

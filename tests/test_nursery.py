@@ -104,6 +104,14 @@ def test_children_die_with_the_nursery_and_another_takes_its_place(
     other.process.wait()
 
 
+def test_half_a_request_ends_the_nursery() -> None:
+    """Whoever asked was killed before it sent the files: nobody waits for them."""
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs, pytest.raises(EOFError):
+        module.received_files(theirs, 2)
+
+
 def test_nothing_is_left_of_a_process_that_was_killed() -> None:
     program = (
         "import sys, time; sys.path.append(sys.argv[1])\n"

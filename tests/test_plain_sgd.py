@@ -58,6 +58,27 @@ def test_one_asynchronous_worker_is_a_plain_torch_loop_bit_for_bit(name: str) ->
     assert torch.equal(story.server.x, expected)
 
 
+@pytest.mark.parametrize("name", ["sgd", "nesterov"])
+def test_one_worker_with_a_schedule_is_a_torch_loop_that_steps_it_after_each_epoch(name: str) -> None:
+    make_optimizer, settings = OPTIMIZERS[name]
+    schedule = {"schedule": "step(step_size=1, gamma=0.5)"}
+    small = {"dataset": "mixture(samples=320)", "model": "linear", "lr": 0.05, "batch_size": 32}
+    story = run_story(**small, workers=1, epochs=3, **settings, **schedule)
+    with one_thread():
+        module = seeded_module(story.problem)
+        optimizer = make_optimizer(module.parameters())
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        for epoch in range(3):
+            for i in range(story.problem.batches(0)):
+                batch = story.problem.batch(0, epoch * story.problem.batches(0) + i)
+                inputs, targets = story.problem.splits["train"].fetch(batch)
+                optimizer.zero_grad()
+                F.cross_entropy(module(inputs), targets).backward()
+                optimizer.step()
+            scheduler.step()
+    assert torch.equal(story.server.x, flat(module))
+
+
 # Momentum on LeNet-5 amplifies the last bit beyond 1e-6 within 100 steps (chaos, seen to grow from 1e-8).
 MIXTURE = {"dataset": "mixture(samples=2000)", "model": "mlp", "lr": 0.05, "momentum": 0.9}
 FASHION = {"dataset": "fashion-mnist", "model": "lenet5", "lr": 0.01, "momentum": 0.0}

@@ -41,8 +41,8 @@ FILES = {
 QUICK: dict[str, Any] = {"dataset": "mixture(samples=300)", "model": "mlp(hidden=[4])", "workers": 3}
 
 
-def recorder(folder: Path) -> Recorder:
-    return Recorder(folder, "lr = 1.0\n", ["straggler", "run"])
+def recorder(folder: Path, force: bool = False) -> Recorder:
+    return Recorder(folder, "lr = 1.0\n", ["straggler", "run"], force=force)
 
 
 def row(number: int, **changes: Any) -> dict[str, Any]:
@@ -307,7 +307,10 @@ def test_starting_over_clears_what_was_there_and_nothing_else(tmp_path: Path) ->
         writing.tensors("weights.safetensors", {"x": torch.ones(2)})
         writing.tensors("snapshots.safetensors", {"x": torch.ones(2)})
         writing.finish({"status": "finished"})
-    with recorder(tmp_path):
+    with pytest.raises(RecordError, match="finished by another process"), recorder(tmp_path):
+        pass
+    assert Record(tmp_path).ended and len(Record(tmp_path).arrivals) == 1
+    with recorder(tmp_path, force=True):
         pass
     assert visible(tmp_path) == {"experiment.toml", "environment.json", "summary.json", "notes.txt"}
     assert Record(tmp_path).arrivals.is_empty()
@@ -364,7 +367,7 @@ def test_what_another_process_finished_meanwhile_stays(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="finished by another process meanwhile"):
         late.__enter__()
     assert Record(tmp_path).summary["status"] == "finished"
-    with recorder(tmp_path):  # nobody holds it
+    with recorder(tmp_path, force=True):  # nobody holds it
         pass
 
 

@@ -19,7 +19,7 @@ from straggler import record as record_module
 from straggler.catalogue import InputError
 from straggler.core import Arrival, Gradient, Job, Server
 from straggler.experiment import Experiment
-from straggler.keeper import Every
+from straggler.keeper import Every, Keeper
 from straggler.methods import METHODS
 from straggler.observe import Observer, Progress
 from straggler.optimizers import OPTIMIZERS
@@ -32,6 +32,9 @@ MIXTURE: dict[str, Any] = {
     "model": "mlp(hidden=[8])",
     "compute": "gamma(1, 0.5)",
 }
+
+
+TIMES = {"host_seconds": 0.0, "train_seconds": 0.0}
 
 
 class PowerCut(BaseException):
@@ -197,6 +200,20 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
     whole = Experiment(dataset="digits", workers=3, gradients=1500).run(tmp_path / "whole", jobs=1)
     assert whole.path.name == folder.name
     assert whole.summary["weights_sha256"] == Record(folder).summary["weights_sha256"]
+
+
+def test_a_run_that_is_stopped_as_it_diverges_is_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of that very moment would go on without the worker that found it."""
+    settings: dict[str, Any] = {"dataset": "quadratic", "lr": 3.0, "workers": 3, "gradients": 10**6}
+    whole = Experiment(**settings).run(tmp_path / "whole", jobs=1).summary
+    assert whole["status"] == "diverged"
+    as_it_diverges = property(lambda self: self.server.lost, lambda self, to: None)
+    monkeypatch.setattr(Keeper, "_stopping", as_it_diverges, raising=False)
+    stopped = Experiment(**settings).run(tmp_path / "stopped", jobs=1, checkpoint_every="1").summary
+    assert {**stopped, "record": 0} | TIMES == {**whole, "record": 0} | TIMES
+    assert not list(tmp_path.glob("*/*/checkpoint-*"))
 
 
 @pytest.mark.parametrize("after", ["write_parquet", "summary", "_drop_checkpoints"])

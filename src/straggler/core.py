@@ -107,6 +107,9 @@ class Policy(Piece):
 class Correction(Piece):
     """WHAT is done to a stale gradient before it is used."""
 
+    def check(self, policy: Policy, optimizer: "Optimizer") -> None:
+        """Refuse what cannot work with these."""
+
     def begin(self, x: Tensor, workers: int) -> None:
         """Forget the last run."""
 
@@ -133,6 +136,9 @@ class Optimizer(Piece):
     def send(self, x: Tensor, lr: float, worker: int) -> Tensor:
         """What the worker computes at: the model, or a look-ahead."""
         return x
+
+    def left(self, worker: int) -> None:
+        """A worker is gone: forget what was kept for it."""
 
     def velocity(self) -> Tensor | None:
         """The momentum buffer of the last step, if there is one."""
@@ -177,6 +183,7 @@ class Server:
         self.gradients, self.samples, self.epoch = 0, 0, epoch
         self.staleness_sum, self.staleness_max = 0, 0
         self.cancelled: list[Job] = []  # by the last arrival
+        self.lost = False  # a gradient was not finite
         self._schedule = lr
         self._merged_now: list[Arrival] = []  # since the last arrival came
         self._buffers = MeanOfLatest(buffers)
@@ -211,8 +218,10 @@ class Server:
         self.cancelled = []
         self.finished[worker] += 1
         self.gradients += 1
-        self.samples += arrival.samples
-        starting = self.policy.receive(self, arrival)
+        try:
+            starting = self.policy.receive(self, arrival)
+        finally:  # a step is made at the rate of the samples before it
+            self.samples += arrival.samples
         decision = self._decision(arrival, stepped=self.k > k)
         self._merged_now = []
         return decision, self._start(starting)
@@ -230,6 +239,7 @@ class Server:
             self.cancelled.append(job)
             self.ledger.cancelled += 1
         starting = self.policy.left(self, worker)
+        self.optimizer.left(worker)
         self._merged_now = []
         return self._start(starting)
 
@@ -260,6 +270,7 @@ class Server:
         gradient = arrival.gradient
         if not math.isfinite(gradient.loss):
             self.ledger.dropped += 1
+            self.lost = True
             raise Diverged(
                 f"worker {arrival.worker} reported the loss {gradient.loss} after {self.k} updates"
             )
@@ -282,13 +293,15 @@ class Server:
         direction = self._pending
         if aggregate == "mean" and self.held > 1:
             direction = direction / self.held
-        before, lr = self.x, self.lr * self._scale
-        self.x = self.optimizer.step(before, direction, lr, self._last_worker)
+        before, lr, worker = self.x, self.lr * self._scale, self._last_worker
+        self.x = self.optimizer.step(before, direction, lr, worker)
         self.k += 1
         self.ledger.applied += self.held
         self.staleness_sum += self._pending_staleness
         self._clear_pending()
         self.correction.stepped(self, before, lr)
+        if worker not in self.active:  # its last gradient
+            self.optimizer.left(worker)
 
     def state(self) -> dict[str, Any]:
         """All that a checkpoint must keep, jobs in flight included."""

@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from straggler.catalogue import parse
-from straggler.core import Arrival, Correction, Server
+from straggler.core import Arrival, Correction, Optimizer, Policy, Server
 
 __all__ = [
     "CORRECTIONS",
@@ -144,6 +144,13 @@ class GapAware(Correction):
     _bias: float = PrivateAttr()
     _one: Tensor = PrivateAttr()
 
+    def check(self, policy: Policy, optimizer: Optimizer) -> None:
+        if optimizer.decay() and getattr(policy, "aggregate", "mean") == "sum":
+            raise ValueError(
+                f"{self} divides weight decay with every gradient, and {policy} would sum it up; "
+                f"use aggregate=mean, or weight_decay=0"
+            )
+
     def begin(self, x: Tensor, workers: int) -> None:
         self._mean_square = torch.zeros_like(x if self.per == "parameter" else x[:1])
         self._root = torch.zeros_like(self._mean_square)
@@ -195,6 +202,10 @@ class Chain(Correction):
 
     def identity(self) -> str:
         return " + ".join(link.identity() for link in self.links)
+
+    def check(self, policy: Policy, optimizer: Optimizer) -> None:
+        for link in self.links:
+            link.check(policy, optimizer)
 
     def begin(self, x: Tensor, workers: int) -> None:
         for link in self.links:

@@ -44,6 +44,8 @@ from straggler.settings import (
     BUDGETS,
     SHARED_SETTINGS,
     Text,
+    check_formula,
+    check_real_time,
     choice,
     dataset_of,
     fewest_and_most,
@@ -193,6 +195,10 @@ class Experiment(BaseModel):
                 f"use the asynchronous policy, or sgd(momentum=…)"
             )
         self.policy.check(self.workers)
+        self.correction.check(self.policy, self.optimizer)
+        check_real_time(self.engine, self.delay)
+        if isinstance(self.dataset, Quadratics):
+            check_formula(self.dataset, self.model, self.partition, self.validation, self.loss)
         self._try_schedule(self.epochs or 1.0)
         Durations(self.compute, self.delay, self.workers, self.seed).try_some()
         return self
@@ -323,8 +329,9 @@ class Experiment(BaseModel):
             problem = self.problem(data, report)
         except ValueError as error:
             raise InputError(str(error)) from error
-        if fewest := self.gradients or self.updates:  # of how many epochs, only the data say
-            self._try_schedule(fewest * self.batch_size / problem.samples)
+        budget = self.budget(problem)
+        fewest = sum(budget.shares or ()) or self.gradients or self.updates or 0
+        self._try_schedule(fewest * self.batch_size / problem.samples)  # of how many epochs, the data say
         resumed = None if force else newest(folder, report)
         if resumed is not None:
             report(f"goes on from a checkpoint after {resumed['server']['k']:,} updates; --force starts anew")
@@ -336,7 +343,7 @@ class Experiment(BaseModel):
         machine = Machine(cores, every, worker_timeout, report, address, worker_resources or {})
         watch = Watch(self.eval_every, self.train_metrics, self.snapshots, beside, virtual, progress)
         facts = {"id": self.id, "started": started}
-        pieces = self.server(problem), problem, make_engine, self.budget(problem)
-        recorder = Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"])
+        pieces = self.server(problem), problem, make_engine, budget
+        recorder = Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"], force)
         run(*pieces, recorder, watch, machine, facts, resumed)
         return Record(folder)

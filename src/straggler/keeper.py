@@ -65,7 +65,8 @@ class Keeper:
     def __call__(
         self, arrival: Arrival | Change, decision: Decision, staleness: int, before: Tensor
     ) -> Diverged | None:
-        if (lost := self.observer(arrival, decision, staleness, before)) is not None:
+        lost = self.observer(arrival, decision, staleness, before)
+        if lost is not None or self.server.lost:
             return lost  # unsaved: whoever resumes from before it comes to the same end
         due = time.monotonic() - self._saved >= self.every.seconds
         if due or self._stopping or self.server.k - self._saved_at >= self.every.updates:
@@ -73,6 +74,11 @@ class Keeper:
         if self._stopping:
             raise KeyboardInterrupt
         return None
+
+    def begin(self) -> None:
+        """The model before the first step; then the clock begins."""
+        self.observer.begin()
+        self.engine.resume(now=0.0, started={}, present=list(self.server.active))
 
     def elapsed(self) -> float:
         return time.monotonic() - self._begun

@@ -148,6 +148,9 @@ class PerWorkerMomentum(Optimizer):
         self._last = torch.add(direction, velocity, alpha=self.momentum, out=velocity)
         return velocity
 
+    def left(self, worker: int) -> None:
+        self._velocities.pop(worker, None)
+
     def velocity(self) -> Tensor | None:
         return self._last
 
@@ -186,6 +189,12 @@ class Dana(PerWorkerMomentum):
             self._sum.add_(self._velocities[worker], alpha=self.momentum - 1)
         self._sum.add_(direction)
         return x.add(self.accelerate(direction, worker), alpha=-lr)
+
+    def left(self, worker: int) -> None:
+        """The sum is of those who will move the model."""
+        if worker in self._velocities:
+            assert self._sum is not None
+            self._sum.sub_(self._velocities.pop(worker))
 
     def send(self, x: Tensor, lr: float, worker: int) -> Tensor:
         assert self._sum is not None

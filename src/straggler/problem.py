@@ -120,8 +120,8 @@ class Supervised:
 
     def _prepare(self) -> None:
         """Build the module on one flat vector: its parameters and their gradients are views."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(self.seed, "weights"))
+        with generators_kept():
+            draw_from(torch_seed(self.seed, "weights"))
             self.module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         if not self.module.training:  # it was used, and is to be trained; parts that are frozen stay so
             self.module.train()

@@ -47,6 +47,7 @@ ARRIVALS: dict[str, Any] = {
     "weight_norm": pl.Float64,
     "decision": pl.Enum(["applied", "held", "dropped", "cancelled", "joined", "left"]),
 }
+State = Mapping[str, Any]
 FLUSH_SECONDS = 0.5  # what a killed run may lose, and how far who watches lags behind
 
 
@@ -163,18 +164,21 @@ class Recorder:
     """Writes a record while it happens; every file is whole or absent."""
 
     def __init__(
-        self, folder: Path, text: str, command: list[str], resumed: Mapping[str, Any] | None = None
+        self, folder: Path, text: str, command: list[str], resumed: State | None = None, force: bool = False
     ) -> None:
-        self.path, self._resumed = folder, resumed
+        self.path, self._resumed, self._force = folder, resumed, force
         self._rows: dict[str, list[Any]] = {column: [] for column in ARRIVALS}
         self._curve: list[dict[str, Any]] = []
-        self._events: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []  # workers that failed
         self._parts, self._flushed = 0, time.monotonic()
         self._text, self._command = text, command
         self._lock: FileLock | None = None
 
     def __enter__(self) -> Self:
         self._lock = hold(self.path, "--out")
+        if not self._force and existing(self.path) is not None:
+            self._release()
+            raise RecordError(f"{self.path} was finished by another process meanwhile: look at that")
         if self._resumed is None:
             self._clear()
         else:
@@ -204,12 +208,12 @@ class Recorder:
 
     def event(self, time: float, worker: int, what: str) -> None:
         """Something that happened to a worker, perhaps before there is a folder to write it to."""
-        self._events.append({"time": time, "worker": worker, "what": what})
+        self.events.append({"time": time, "worker": worker, "what": what})
         self._write_events()
 
     def _write_events(self) -> None:
-        if self._lock is not None and self._events:
-            write_text(self.path / "events.json", json.dumps(self._events, indent=1))
+        if self._lock is not None and self.events:
+            write_text(self.path / "events.json", json.dumps(self.events, indent=1))
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
         self._curve.append(dict(row))
@@ -250,14 +254,11 @@ class Recorder:
     def state(self) -> dict[str, Any]:
         """What a checkpoint must know to forget what was written after it."""
         self.flush()
-        return {"curve": self._curve, "parts": self._parts, "events": self._events}
+        return {"curve": self._curve, "parts": self._parts, "events": self.events}
 
-    def _go_back(self, state: Mapping[str, Any]) -> None:
-        if existing(self.path) is not None:
-            self._release()
-            raise RecordError(f"{self.path} was finished by another process meanwhile: look at that")
+    def _go_back(self, state: State) -> None:
         self._curve, self._parts = state["curve"], state["parts"]
-        self._events = state["events"] + self._events
+        self.events = state["events"] + self.events
         (self.path / "arrivals.parquet").unlink(missing_ok=True)  # it was killed while it wrote its last word
         for part in (self.path / "arrivals.parts").glob("*.parquet"):
             if int(part.stem) >= self._parts:

@@ -55,12 +55,12 @@ def run(
                 compute.wait_until_ready()
             observer = Observer(server, compute, budget, recorder, watch)
             keeper = Keeper(machine.every, server, engine, observer, recorder)
-            keeper.restore(resumed) if resumed else observer.begin()
+            keeper.restore(resumed) if resumed else keeper.begin()
             with keeper.listening(), keeper.saving_before(WorkerError):
                 end = train(server, engine, budget, keeper)
             facts |= {"train_seconds": keeper.elapsed() - observer.measuring}
             facts |= {"status": "diverged" if end else "finished", "error": str(end) if end else None}
-            facts |= {"restarts": getattr(engine, "restarts", 0)}
+            facts |= {"restarts": len(recorder.events)}
             conclude(server, problem, observer, recorder, facts)
 
 

@@ -1,7 +1,7 @@
 """How the settings of an experiment are read: from texts, tables, tensors or modules."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
@@ -20,6 +20,8 @@ __all__ = [
     "PIECES",
     "SHARED_SETTINGS",
     "Text",
+    "check_formula",
+    "check_real_time",
     "choice",
     "dataset_of",
     "fewest_and_most",
@@ -69,6 +71,24 @@ def fewest_and_most(workers: Any) -> dict[str, Any]:
         pair = {"workers": workers[-1]}
         return pair | {"min_workers": workers[0]} if len(workers) == 2 else pair
     return {}
+
+
+def check_real_time(engine: str, delays: Sequence[Law]) -> None:
+    """There a gradient takes what it takes: nothing is drawn that could be multiplied."""
+    for law in delays:
+        if law.multiplies and engine != "simulator":
+            raise ValueError(
+                f"delay={law}: it multiplies a compute time that is drawn, and engine={engine} measures it; "
+                f"use a law in seconds, or the simulator"
+            )
+
+
+def check_formula(dataset: Quadratics, model: Any, partition: Any, validation: float, loss: Any) -> None:
+    """What would change nothing is refused, unless it is as it would be anyway."""
+    said = {"model": str(model), "partition": str(partition), "validation": validation, "loss": loss}
+    for key, default in {"model": "lenet5", "partition": "iid", "validation": 0.0, "loss": None}.items():
+        if said[key] != default:
+            raise ValueError(f"{key}={said[key]}: {dataset.name} is a formula, without a {key}; leave it out")
 
 
 def overridden(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

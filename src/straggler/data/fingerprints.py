@@ -51,6 +51,8 @@ def parts(thing: Any) -> Iterator[Any]:
     """What a thing consists of: items, code, values; of anything else, what pickle would take."""
     if isinstance(thing, Tensor | np.ndarray):
         array = as_array(thing) if isinstance(thing, Tensor) else thing
+        if isinstance(thing, torch.nn.Parameter) and not thing.requires_grad:
+            yield "frozen"
         yield from (
             str(array.dtype),
             array.shape,
@@ -103,9 +105,23 @@ def taken_by_pickle(thing: Any) -> Iterator[Any]:
 def surroundings(function: FunctionType) -> Iterator[Mapping[str, Any]]:
     """What its code refers to: variables of functions around it and of its module."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    yield {name: cell.cell_contents for name, cell in cells if cell != CellType()}
-    names = names_in(function.__code__) & function.__globals__.keys()
-    yield {name: function.__globals__[name] for name in sorted(names)}
+    enclosed = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+    names, around = names_in(function.__code__), function.__globals__
+    used = {name: around[name] for name in sorted(names & around.keys())}
+    modules = [value for value in (enclosed | used).values() if isinstance(value, ModuleType)]
+    yield from (enclosed, used, *within(modules, names))
+
+
+def within(modules: list[ModuleType], names: set[str]) -> Iterator[Mapping[str, Any]]:
+    """What these names may mean of modules that are one's own, and of modules within those."""
+    met = set[str]()
+    while modules:
+        module = modules.pop()
+        if module.__name__ not in met and not installed(module):
+            met.add(module.__name__)
+            meant = {name: vars(module)[name] for name in sorted(names & vars(module).keys())}
+            yield meant
+            modules += [value for value in meant.values() if isinstance(value, ModuleType)]
 
 
 def names_in(code: CodeType) -> set[str]:
@@ -119,5 +135,5 @@ def installed(thing: Any) -> bool:
     try:
         file = inspect.getfile(thing)
     except (TypeError, OSError):
-        return thing.__module__ != "__main__" and not isinstance(thing, FunctionType)
+        return getattr(thing, "__module__", "") != "__main__" and not isinstance(thing, FunctionType)
     return any(Path(file).absolute().is_relative_to(folder) for folder in INSTALLED)

@@ -4,13 +4,12 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from straggler.data.examples import ArrayExamples, DatasetExamples, Examples
 from straggler.data.fingerprints import fingerprint
-from straggler.randomness import rng
+from straggler.randomness import draw_from, generators_kept, rng
 
 __all__ = ["GivenData", "GivenModel"]
 
@@ -81,8 +80,8 @@ class GivenModel:
 
 def made(source: Callable[[], nn.Module]) -> nn.Module:
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with generators_kept():
+            draw_from(0)
             module = source()
     except Exception as error:
         raise ValueError(f"the function that makes it fails: {type(error).__name__}: {error}") from error

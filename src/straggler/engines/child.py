@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from select import POLLOUT, poll
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -87,6 +88,13 @@ class Child:
     @property
     def ready(self) -> bool:
         return self.pid is not None
+
+    @property
+    def listens(self) -> bool:
+        """Whether a message can be sent without waiting until it reads."""
+        line = poll()
+        line.register(self.connection.fileno(), POLLOUT)
+        return bool(line.poll(0))
 
     @property
     def load(self) -> float:

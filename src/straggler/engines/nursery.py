@@ -107,13 +107,13 @@ def tend(fd: int) -> None:
     while True:
         try:
             request = line.recv()
+            if isinstance(request, int):
+                line.send((request, bury(pids.pop(request))))
+                continue
+            number, main, arguments, wanted, path, environment = request
+            received = received_files(files, len(wanted))
         except (EOFError, OSError):
             return  # and the children with us
-        if isinstance(request, int):
-            line.send((request, bury(pids.pop(request))))
-            continue
-        number, main, arguments, wanted, path, environment = request
-        received = received_files(files, len(wanted))
         pids[number] = os.fork()
         if pids[number] == 0:
             line.close()
@@ -131,7 +131,9 @@ def bury(pid: int) -> int:
 def received_files(files: socket.socket, count: int) -> list[int]:
     received: list[int] = []
     while len(received) < count:
-        _, fds, *_ = socket.recv_fds(files, 1, MOST)
+        data, fds, *_ = socket.recv_fds(files, 1, MOST)
+        if not data:
+            raise EOFError
         received += fds
     return received
 

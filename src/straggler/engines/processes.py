@@ -20,6 +20,7 @@ class Processes(RealTime):
     def _open(self, **where: Any) -> None:
         self._selector = DefaultSelector()
         self._children: dict[int, Child] = {}
+        self._unsent: set[int] = set()  # workers that could not be sent their newest job
         self._memory: list[SharedMemory] = []  # the packed problem, then what it refers to
         x, buffers = self.problem.initial()
         self._layout = Layout(x.numel(), buffers.numel(), x.dtype)
@@ -39,6 +40,7 @@ class Processes(RealTime):
         child = Child(work, packed, [memory.fd for memory in shared], self._layout, SEATS)
         self._selector.register(child.connection, EVENT_READ, worker)
         self._children[worker] = child
+        self._unsent.discard(worker)
 
     def _end(self, worker: int) -> str:
         child = self._children[worker]
@@ -55,6 +57,10 @@ class Processes(RealTime):
     def _send(self, running: Running) -> None:
         job = running.job
         child = self._children[job.worker]
+        if not child.listens:  # it has not read hundreds of jobs; `_listen` sends the newest when it speaks
+            self._unsent.add(job.worker)
+            return
+        self._unsent.discard(job.worker)
         seat = child.seats[job.launch % SEATS]
         seat.x.copy_(job.x)
         if self._layout.buffers:
@@ -84,8 +90,13 @@ class Processes(RealTime):
         except (EOFError, OSError):
             self._replace(worker, "died")
             return None
-        if running is None or running.job.launch != launch:
-            return None  # of a job that was abandoned
+        if running is None:
+            return None
+        if running.job.launch != launch:  # of a job that was abandoned, but a sign of life
+            running.since = self.now
+            if worker in self._unsent:
+                self._send(running)
+            return None
         seat = child.seats[launch % SEATS]
         buffers = seat.buffers_after.clone() if self._layout.buffers else seat.buffers_after
         return self._arrive(worker, Gradient(seat.gradient, loss, buffers), compute, lent=True)

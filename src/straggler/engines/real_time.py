@@ -82,8 +82,9 @@ class RealTime(ABC):
         if job.worker in self._absent:
             return  # the server is about to hear of it
         _, delay = self.durations.parts(job.worker, job.launch)
-        now = self.now
-        self._running[job.worker] = Running(job, now, delay, now)
+        now, before = self.now, self._running.get(job.worker)
+        # A worker that is given job after job, and never speaks, hangs since the first of them.
+        self._running[job.worker] = Running(job, now, delay, before.since if before else now)
         self.started[job.worker], self.launches[job.worker] = now, job.launch
         self._send(self._running[job.worker])
 

@@ -35,8 +35,9 @@ def work(connection_fd: int, memory_fd: int) -> None:
             began = time.perf_counter()
             outcome = inside.answer(launch % SEATS, ("gradient", worker, index))
             compute = time.perf_counter() - began
-            if delay > 0 and newer(connection_fd, delay):
-                continue
+            if delay > 0:
+                wait_for_newer(connection_fd, delay)
+            # Also what a newer job has made out of date: it says that this worker is alive.
             if isinstance(outcome, float):
                 os.write(connection_fd, RESULT.pack(launch, outcome, compute, True))
             else:
@@ -44,6 +45,6 @@ def work(connection_fd: int, memory_fd: int) -> None:
                 inside.connection.send(outcome)
 
 
-def newer(fd: int, seconds: float) -> bool:
-    """Whether another job comes within so many seconds."""
-    return bool(select([fd], [], [], seconds)[0])
+def wait_for_newer(fd: int, seconds: float) -> None:
+    """Until another job comes, or so many seconds have passed."""
+    select([fd], [], [], seconds)

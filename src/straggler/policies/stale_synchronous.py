@@ -41,7 +41,7 @@ class StaleSynchronous(Policy):
     def joined(self, server: Server, worker: int) -> Iterable[int]:
         clock = self._clock[worker] = max(self._clock[worker], min(self._at, default=0))
         self._at[clock] = self._at.get(clock, 0) + 1
-        return (worker,)
+        return self._free(server)
 
     def left(self, server: Server, worker: int) -> Iterable[int]:
         clock = self._clock[worker]
