@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from straggler.calibrate import calibrate
 from straggler.catalogue import InputError
@@ -77,3 +79,15 @@ def test_a_real_run_is_predicted(method: str, tmp_path: Path) -> None:
     found = calibrate(Experiment(**DIGITS | {"method": method}, **delayed).run(tmp_path))
     for name in ("updates per second", "mean staleness"):
         assert found.predicted[name] == pytest.approx(found.measured[name], rel=0.1)
+
+
+def test_a_run_with_data_and_a_network_of_ones_own_is_fitted_too(tmp_path: Path) -> None:
+    """What it computes does not matter, so others stand for them; with the experiment they are its own."""
+    data = (torch.randn(64, 3), torch.arange(64) % 2, torch.randn(8, 3), torch.arange(8) % 2)
+    experiment = Experiment(
+        dataset=data, model=lambda: nn.Linear(3, 2), workers=2, gradients=200, compute="gamma(0.02, 0.3)"
+    )
+    real = called_real(experiment.run(tmp_path / "runs", jobs=1), tmp_path / "real")
+    found, whole = calibrate(real), calibrate(real, Experiment(**dict(experiment) | {"engine": "processes"}))
+    assert str(found.experiment.compute) == str(whole.experiment.compute)
+    assert whole.experiment.dataset is experiment.dataset and whole.experiment.model is experiment.model

@@ -294,6 +294,24 @@ def test_a_schedule_that_ends_before_the_gradients_do_is_refused_at_once(straggl
     assert not Path("runs").exists()
 
 
+def test_commands_to_copy_are_quoted(straggler: Command) -> None:
+    done = straggler("run", *QUICK, "--out", "two words")
+    assert re.search(r"straggler show 'two words/\w+'", done.out)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("weights.safetensors", "cannot be read"), ("arrivals.parquet", "no arrivals")]
+)
+def test_a_record_that_is_not_whole_is_not_the_same_to_the_bit(
+    name: str, reason: str, straggler: Command
+) -> None:
+    record = straggler("run", *QUICK, "--json").record
+    file = record.path / name
+    file.unlink() if name.startswith("arrivals") else file.write_bytes(file.read_bytes()[:100])
+    done = straggler("replay", str(record.path))
+    assert done.code == 2 and reason in done.err and "to the bit" not in done.out
+
+
 def test_everything_of_a_curve_is_shown_on_a_narrow_terminal(
     straggler: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,7 +438,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "momentum of 1": (["--momentum", "1"], ["momentum=1.0", "less than 1"]),
     "momentum twice": (["--momentum", ".5", "--optimizer", "sgd(momentum=.9)"], ["given twice", "give one"]),
     "momentum for adam": (["--momentum", ".5", "--optimizer", "adam"], ["adam takes no momentum", "use sgd"]),
-    "nesterov alone": (["--nesterov"], ["Nesterov momentum requires a momentum"]),
+    "nesterov alone": (["--nesterov"], ["nesterov needs a momentum", "give momentum=0.9"]),
     "seed below 0": (["--seed", "-1"], ["seed=-1", "greater than or equal to 0", "for example seed=0"]),
     "snapshots below 0": (["--snapshots", "-1"], ["snapshots=-1", "greater than or equal to 0"]),
     "eval-every nan": (["--eval-every", "nan"], ["eval_every=nan", "finite"]),
@@ -434,8 +452,11 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["--updates", "400", "--schedule", "onecycle(max_lr=.1, total_steps=3)"],
         ["ends after", "make it last longer"],
     ),
+    "a method for a policy": (["--policy", "ssgd"], ["policy=ssgd", "that is a method", "method=ssgd"]),
+    "a number for a list": (["--delay", "constant(1, workers=0)"], ["workers=0", "write workers=[0]"]),
+    "nesterov without momentum": (["--method", "ga", "--momentum", "0"], ["--no-nesterov", "momentum=0.9"]),
     "schedule too short for all shares": (
-        ["--stop", "each", "--partition", "shared", "--schedule", "onecycle(max_lr=.1, total_steps=9)"],
+        ["--stop", "each", "--partition", "shared", "--schedule", "onecycle(max_lr=.1, total_steps=3)"],
         ["ends after", "make it last longer"],
     ),
     "model for a formula": (

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.utils.data import Dataset
@@ -219,9 +218,9 @@ def test_parametrized_modules_are_trained_and_told_apart(tmp_path: Path) -> None
 def test_what_cannot_be_trained_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="bfloat16; there must be some"):
         outcome(nn.Linear(8, 2).bfloat16(), tmp_path)
-    with pytest.raises(ValidationError, match="bfloat16, which numpy has not"):
+    with pytest.raises(InputError, match="bfloat16, which numpy has not"):
         experiment("linear", dataset=tuple(part.bfloat16() for part in data()))
-    with pytest.raises(ValidationError, match="gives NoneType; let it return a Module"):
+    with pytest.raises(InputError, match="gives NoneType; let it return a Module"):
         experiment(lambda: None)
 
 
@@ -235,3 +234,49 @@ def test_a_replay_leads_to_the_same_weights_whatever_mode_a_module_came_in(tmp_p
     given = experiment(frozen(), eval_every=0.5)
     record = given.run(tmp_path, jobs=1)
     assert replay(record, given) == record.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model": lambda: nn.Linear(3, 1)}, "Target 1 is out of bounds"),
+        ({"model": lambda: nn.Linear(4, 2)}, "shapes cannot be multiplied"),
+        ({"loss": nn.CrossEntropyLoss}, "ambiguous"),
+        ({"loss": nn.CrossEntropyLoss(reduction="none")}, "one element"),
+        (
+            {"model": lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), "batch_size": 1},
+            "more than 1",
+        ),
+    ],
+    ids=["outputs", "inputs", "a class for a loss", "losses", "batch norm of one"],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    change: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    data = (torch.randn(20, 3), torch.arange(20) % 2, torch.randn(4, 3), torch.arange(4) % 2)
+    settings: dict[str, Any] = {"dataset": data, "model": lambda: nn.Linear(3, 2), "workers": 2, "epochs": 1}
+    with pytest.raises(InputError, match=f"fail on a small batch: .*{reason}.*let them fit"):
+        Experiment(**settings | change).run(tmp_path, jobs=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_trying_a_model_out_changes_nothing() -> None:
+    """Buffers and generators are as they were."""
+    data = (torch.randn(20, 3), torch.arange(20) % 2, torch.randn(4, 3), torch.arange(4) % 2)
+    layers = [nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2)]
+    problem: Any = Experiment(dataset=data, model=nn.Sequential(*layers), workers=2).problem()
+    before, state = problem.initial(), torch.get_rng_state()
+    problem.try_out()
+    assert all(map(torch.equal, problem.initial(), before)) and torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_one_may_not_expect_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    settings = {"dataset": "digits", "model": "linear", "workers": 2, "gradients": 4, "eval_every": 0}
+    Experiment(**settings, batch_size=10_000).run(tmp_path, jobs=1, report=said.append)
+    assert said == ["batch_size=10000 is more than worker 1 has, whose batches have 718"]
+
+
+def test_wrong_settings_are_told_in_one_line_in_python_too() -> None:
+    with pytest.raises(InputError, match=r"^unknown key 'momentun'; did you mean 'momentum'\?"):
+        Experiment(momentun=0.9)

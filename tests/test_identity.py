@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from pydantic import ValidationError
 from torch import nn
 
+from straggler.catalogue import InputError
 from straggler.data.fingerprints import fingerprint
 from straggler.experiment import Experiment
 
@@ -247,7 +247,7 @@ def test_labels_of_another_shape_are_other_data() -> None:
 
 
 def test_a_model_that_cannot_be_made_is_refused_at_once() -> None:
-    with pytest.raises(ValidationError, match="the function that makes it fails: ZeroDivisionError"):
+    with pytest.raises(InputError, match="the function that makes it fails: ZeroDivisionError"):
         Experiment(model=lambda: 1 / 0)
 
 
@@ -264,6 +264,9 @@ def test_the_same_run_written_in_two_ways_has_one_id() -> None:
     assert identity(optimizer="adam") == identity(optimizer="adam", momentum=0)
     assert identity(optimizer="sgd(momentum=0.9)") == identity(momentum=0.9)
     assert identity(compute="gamma(1, 0.5)") == identity(compute={"name": "gamma", "mean": 1, "cv": 0.5})
+    for off in ("no", "off", "False", "false"):  # a text is not true because it is not empty
+        assert identity(momentum=0.9, nesterov=off) == identity(momentum=0.9)
+        assert identity(optimizer=f"sgd(momentum=0.9, nesterov={off})") == identity(momentum=0.9)
 
 
 def test_data_of_other_content_is_another_run() -> None:

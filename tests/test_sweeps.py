@@ -136,7 +136,7 @@ def swept(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> list[l
     """The rows of the table that the command prints."""
     capsys.readouterr()
     sweep(sweep_file(folder, text), jobs=1, results=folder / "results", runs=folder / "runs")
-    table = re.split(r"─ *\n", capsys.readouterr().out)[-1]
+    table = re.split(r"─ *\n", capsys.readouterr().out)[-1].partition("Means over seeds")[0]
     return [line.split() for line in table.splitlines() if line.strip()]
 
 
@@ -146,9 +146,9 @@ def test_a_file_that_was_edited_prints_its_own_runs_only(
 ) -> None:
     start = 'dataset = "digits"\nmodel = "linear"\neval_every = 0\n'
     first = swept(tmp_path, start + "epochs = 0.1\nworkers = [1, 2]\nseeds = 3\n", capsys)
-    assert [(row[0], row[-2]) for row in first] == [("1", "3"), ("2", "3")]
+    assert [(row[0], row[-3]) for row in first] == [("1", "3"), ("2", "3")]
     longer = swept(tmp_path, start + "epochs = 1\nworkers = [4, 2]\nseeds = 1\n", capsys)
-    assert [(row[0], row[-2]) for row in longer] == [("4", "1"), ("2", "1")], "in the order of the file"
+    assert [(row[0], row[-3]) for row in longer] == [("4", "1"), ("2", "1")], "in the order of the file"
     other = swept(tmp_path, start + "epochs = 0.1\nlr = [0.1, 0.2]\nworkers = 2\n", capsys)
     assert [row[0] for row in other] == ["0.1", "0.2"]
     assert known(tmp_path / "results").height == 6 + 2 + 2, "what was run is still known"
@@ -159,7 +159,7 @@ def test_where_there_is_no_accuracy_a_sweep_shows_the_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = swept(tmp_path, 'dataset = "quadratic"\nupdates = 30\nlr = [0.1, 0.2]\nseeds = 2\n', capsys)
-    assert [(row[0], row[-2]) for row in rows] == [("0.1", "2"), ("0.2", "2")]
+    assert [(row[0], row[-3]) for row in rows] == [("0.1", "2"), ("0.2", "2")]
     assert all(float(row[1]) > 0 for row in rows)
 
 
@@ -224,6 +224,30 @@ def test_the_last_word_on_a_sweep_says_how_it_ended(
 
 
 @pytest.mark.slow
+def test_what_cannot_be_combined_does_not_stop_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named by its settings; the others run, and what came out is a page too."""
+    text = 'dataset = "digits"\nmodel = "linear"\nepochs = 0.1\nworkers = [2, 4]\n'
+    text += 'policy = ["k-sync(k=3)", "synchronous"]'
+    where = {"jobs": 1, "results": tmp_path / "results", "runs": tmp_path / "runs"}
+    with pytest.raises(SystemExit, match="1"):
+        sweep(sweep_file(tmp_path, text), **where)
+    said = capsys.readouterr()
+    assert "workers=2, policy=k-sync(k=3) cannot be run: k-sync(k=3): only 2 workers" in said.err
+    assert len(known(tmp_path / "results")) == 3 and "time (s)" in said.out
+    page = (tmp_path / "results" / "sweep.md").read_text()
+    assert page.count("synchronous") == 2 and "95 % interval" in page
+    with pytest.raises(InputError, match=r"workers=2, policy=k-sync\(k=3\): .*only 2 workers"):
+        sweep(sweep_file(tmp_path, text.replace("[2, 4]", "[2]").replace(', "synchronous"]', "]")), **where)
+
+
+def test_a_value_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    """It would pass for another seed."""
+    with pytest.raises(InputError, match=r"epochs: 1 is given twice"):
+        read_sweep(sweep_file(tmp_path, "epochs = [1, 2, 1]"))
+
+
 @pytest.mark.parametrize(("method", "divided"), [("sa", 3.0), ("asgd", 1.0), ("ga", None)])
 def test_by_how_much_gradients_are_divided(method: str, divided: float | None, tmp_path: Path) -> None:
     """Four equally fast workers: every gradient of the second half is three updates old."""

@@ -9,6 +9,7 @@ import polars as pl
 
 from straggler.catalogue import InputError
 from straggler.core import Arrival, Server
+from straggler.data.given import given_in
 from straggler.delays import Durations, Gamma, Law
 from straggler.engines.compute import Compute
 from straggler.engines.simulator import Simulator
@@ -41,15 +42,22 @@ class Calibration:
         return json.dumps({"measured": self.measured, "predicted": self.predicted} | tables | laws, indent=1)
 
 
-def calibrate(record: Record) -> Calibration:
-    """Fit compute, transport and server times to a run in real time; injected delays are known."""
-    experiment = Experiment.recorded(record)
+def calibrate(record: Record, experiment: Experiment | None = None) -> Calibration:
+    """Fit compute, transport and server times to a run in real time; injected delays are known.
+
+    What a run computes does not matter: where text cannot hold its data or model, and no experiment is given,
+    others stand for them.
+    """
+    given = given_in(record.settings, record.text)
+    settings = {key: value for key, value in record.settings.items() if key not in given}
+    experiment = experiment or Experiment(**settings)
     if experiment.engine == "simulator":
         raise InputError(f"{record.path} was simulated; give a run in real time: --engine processes")
     if not record.ended:
         raise InputError(f"{record.path} has not ended; straggler resume {record.path} goes on with it")
     jobs = finished_jobs(record, experiment.workers)
-    fitted = Experiment(**experiment.resolved() | {"engine": "simulator"} | laws(jobs, experiment))
+    same = {key: getattr(experiment, key) for key in ("dataset", "model", "loss")}  # text may not hold them
+    fitted = Experiment(**experiment.resolved() | same | {"engine": "simulator"} | laws(jobs, experiment))
     arrivals = record.arrivals.filter(pl.col("compute").is_not_null())
     updates, predicted = predict(fitted, len(arrivals))
     return Calibration(

@@ -147,6 +147,8 @@ def explain_one(item: dict[str, Any], fields: Mapping[str, FieldInfo]) -> str:
     reason = item["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
     if item["type"] == "value_error":
         return f"{key}: {reason}" if key else reason
+    if item["type"] in ("tuple_type", "list_type"):
+        return f"{key}={item['input']!r}: it must be a list; write {key}=[{item['input']!r}]"
     default = fields[key].get_default() if key in fields and not fields[key].is_required() else None
     remedy = "change it" if default is None else f"for example {key}={written(default)}"
     return f"{key}={item['input']!r}: {reason}; {remedy}"

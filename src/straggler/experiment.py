@@ -14,21 +14,15 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import tomlkit
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from straggler.catalogue import Entry, InputError, parse, suggestion
+from straggler.catalogue import Entry, InputError, explain, parse, suggestion
 from straggler.checkpoint import newest
 from straggler.core import Correction, Optimizer, Policy, Server
 from straggler.corrections import correction_of
 from straggler.data.examples import ArrayExamples, Examples, Subset
 from straggler.data.fingerprints import fingerprint
-from straggler.data.given import GivenData, GivenModel
+from straggler.data.given import LOSS_GIVEN, GivenData, GivenModel, given_in
 from straggler.data.partitions import PARTITIONS, Partition
 from straggler.delays import DELAYS, Durations, Law
 from straggler.keeper import Every
@@ -52,13 +46,12 @@ from straggler.settings import (
     laws_of,
     model_of,
     overridden,
+    remarks,
 )
 from straggler.synthetic import Quadratic, Quadratics
 from straggler.train import Budget
 
 __all__ = ["Experiment"]
-
-LOSS_GIVEN = "# loss: "  # how the text begins of an experiment with one
 
 
 class Experiment(BaseModel):
@@ -115,18 +108,18 @@ class Experiment(BaseModel):
     def recorded(cls, record: Record) -> Self:
         """The experiment of a record, if text can hold it."""
         settings = record.settings
-        marks = {"dataset": GivenData.mark, "model": GivenModel.mark}
-        given = [key for key, mark in marks.items() if mark in str(settings.get(key))]
-        given += ["loss"] if record.text.startswith(LOSS_GIVEN) else []
-        if given:
+        if given := given_in(settings, record.text):
             raise InputError(
                 f"{record.path} has a {' and a '.join(given)} given in Python, which its text cannot hold; "
                 f"there, Experiment(…).run() goes on with it and replay(record, experiment) replays it"
             )
         return cls(**settings)
 
-    def __init__(self, **settings: Any) -> None:  # only to take the keys as they are written
-        super().__init__(**settings)
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            raise InputError(explain(error, type(self).model_fields)) from error
 
     @model_validator(mode="before")
     @classmethod
@@ -139,6 +132,10 @@ class Experiment(BaseModel):
         method = METHODS[name]
         pieces = {"policy": method.policy, "correction": method.correction, "optimizer": method.optimizer}
         given = {key: value for key, value in settings.items() if value is not None}
+        if (wrong := given.get("policy")) in METHODS.keys() - POLICIES.keys():
+            raise ValueError(
+                f"policy={wrong}: that is a method, which has a policy; give it as method={wrong}"
+            )
         settings = pieces | given
         settings["optimizer"] = cls._with_shared_settings(settings, own="optimizer" in given)
         for key in SHARED_SETTINGS:  # an optimizer that has them says what they are
@@ -327,6 +324,8 @@ class Experiment(BaseModel):
         started = time.monotonic()
         try:
             problem = self.problem(data, report)
+            if isinstance(problem, Supervised):
+                problem.try_out()
         except ValueError as error:
             raise InputError(str(error)) from error
         budget = self.budget(problem)
@@ -336,8 +335,9 @@ class Experiment(BaseModel):
         if resumed is not None:
             report(f"goes on from a checkpoint after {resumed['server']['k']:,} updates; --force starts anew")
             started -= resumed["elapsed"]
-        if virtual and self.min_workers not in (None, self.workers):
-            report(f"in virtual time all {self.workers} workers are there from the start to the end")
+        cluster = (self.engine, self.compute, self.workers, self.min_workers, self.batch_size)
+        for remark in remarks(*cluster, problem):
+            report(remark)
         beside = not virtual and self.eval_every > 0
         cores = (jobs or os.cpu_count() or 1) if virtual else 1
         machine = Machine(cores, every, worker_timeout, report, address, worker_resources or {})

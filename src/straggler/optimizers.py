@@ -32,6 +32,10 @@ class TorchOptimizer(Optimizer):
 
     def model_post_init(self, context: Any) -> None:
         """Try it once, so that what torch refuses is refused now."""
+        if getattr(self, "nesterov", False) and not getattr(self, "momentum", 1.0):
+            raise ValueError(
+                "nesterov needs a momentum: give momentum=0.9, or --no-nesterov (nesterov=false)"
+            )
         try:
             self.begin(torch.zeros(2), workers=1)
             self.step(torch.zeros(2), torch.ones(2), lr=0.1, worker=0)
@@ -98,7 +102,9 @@ def from_torch(torch_class: type[torch.optim.Optimizer]) -> type[TorchOptimizer]
 
 def setting(default: Any) -> tuple[Any, Any]:
     """A field's type and default; a number is a float, so that 0 and 0.0 are one setting."""
-    if isinstance(default, int | float) and not isinstance(default, bool):
+    if isinstance(default, bool):  # also where a text says it: no, off, False
+        return bool, default
+    if isinstance(default, int | float):
         return float, float(default)
     return Any, list(default) if isinstance(default, tuple) else default
 

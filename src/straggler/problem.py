@@ -87,6 +87,11 @@ def shuffled(seed: int, parts: Sequence[NDArray[np.int64]], worker: int, passes:
     return rng(seed, "batches", worker, passes).permutation(parts[worker])
 
 
+def described(part: Any) -> str:
+    """Of what size and type it is."""
+    return f"{tuple(part.shape)} {part.dtype}" if isinstance(part, Tensor) else type(part).__name__
+
+
 class Supervised:
     """Any nn.Module, any loss, examples dealt to workers."""
 
@@ -191,6 +196,23 @@ class Supervised:
         loss = self.loss(self.module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         return Gradient(self._gradient.clone(), loss.item(), self._read_buffers())
+
+    def try_out(self) -> None:
+        """The model and the loss on a small batch, so that what cannot work is refused before it runs."""
+        labels = self.splits["train"].labels
+        chosen = np.array([labels.argmin(), labels.argmax()]) if labels.ndim == 1 else np.arange(2)
+        inputs, targets = self.splits["train"].fetch(chosen[: self.batch_size] % self.samples)
+        buffers = self._read_buffers()
+        try:
+            with generators_kept(), torch.no_grad():
+                float(self.loss(self.module(inputs), targets))
+        except Exception as error:
+            raise ValueError(
+                f"the model and the loss fail on a small batch: {str(error).splitlines()[0]} "
+                f"(inputs {described(inputs)}, targets {described(targets)}); let them fit"
+            ) from error
+        finally:
+            self._load(self._first, buffers)
 
     def chunks(self, split: Split) -> int:
         return -(-len(self.splits[split]) // CHUNK) if split in self.splits else 0

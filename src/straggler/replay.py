@@ -5,6 +5,7 @@ from pathlib import Path
 
 import polars as pl
 
+from straggler.catalogue import InputError
 from straggler.engines.compute import Compute
 from straggler.engines.replay import Replay
 from straggler.experiment import Experiment
@@ -21,6 +22,8 @@ def replay(record: Record, experiment: Experiment | None = None, data: Path | No
     experiment = experiment or Experiment.recorded(record)
     problem = experiment.problem(data)
     arrivals = record.history.filter(pl.col("decision") != "cancelled")
+    if arrivals.is_empty():
+        raise InputError(f"{record.path} has no arrivals to execute again; run it again with --force")
     engine = Replay(Compute(problem), arrivals.select("time", "worker", "index", "decision").iter_rows())
     budget = replace(experiment.budget(problem), seconds=max(arrivals["time"], default=0.0))
     server = experiment.server(problem)

@@ -1,7 +1,7 @@
 """How the settings of an experiment are read: from texts, tables, tensors or modules."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
@@ -13,6 +13,7 @@ from straggler.data.models import MODELS
 from straggler.delays import Law
 from straggler.methods import METHODS
 from straggler.optimizers import OPTIMIZERS
+from straggler.problem import Problem
 from straggler.synthetic import Quadratics
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "laws_of",
     "model_of",
     "overridden",
+    "remarks",
 ]
 
 BUDGETS = ("epochs", "updates", "gradients", "seconds")
@@ -89,6 +91,20 @@ def check_formula(dataset: Quadratics, model: Any, partition: Any, validation: f
     for key, default in {"model": "lenet5", "partition": "iid", "validation": 0.0, "loss": None}.items():
         if said[key] != default:
             raise ValueError(f"{key}={said[key]}: {dataset.name} is a formula, without a {key}; leave it out")
+
+
+def remarks(
+    engine: str, compute: Law, workers: int, fewest: int | None, batch_size: int, problem: Problem
+) -> Iterator[str]:
+    """What a user may not expect of these settings."""
+    if engine == "simulator" and fewest not in (None, workers):
+        yield f"in virtual time all {workers} workers are there from the start to the end"
+    if engine != "simulator" and str(compute) != "constant(seconds=1.0)":
+        yield f"compute={compute} is for virtual time; here a gradient takes what it takes"
+    sizes = {problem.batch_samples(worker, 0): worker for worker in reversed(range(workers))}
+    if (smallest := min(sizes)) < batch_size:
+        who = f"worker {sizes[smallest]}"
+        yield f"batch_size={batch_size} is more than {who} has, whose batches have {smallest}"
 
 
 def overridden(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

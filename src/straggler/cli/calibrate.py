@@ -1,6 +1,7 @@
 """From a real run to its simulation: calibrate."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import polars as pl
@@ -10,6 +11,7 @@ from straggler.analysis.tables import listing, number
 from straggler.calibrate import Calibration, calibrate
 from straggler.cli import options
 from straggler.cli.frame import find, out
+from straggler.data.given import given_in
 from straggler.record import write_text
 
 __all__ = ["calibrate_"]
@@ -25,8 +27,6 @@ def calibrate_(run: options.Run, out_folder: options.Records = Path("runs"), int
     """Fit a simulation to a run in real time, and show what it predicts beside what was measured."""
     record = find(run, out_folder)
     found = calibrate(record)
-    into = into or record.path / "calibrated.toml"
-    write_text(into, found.experiment.to_toml())
     write_text(record.path / "calibration.json", found.to_json())
     show_parts(found.parts)
     show_prediction(found)
@@ -34,7 +34,14 @@ def calibrate_(run: options.Run, out_folder: options.Records = Path("runs"), int
     out.print(f"compute = {found.experiment.compute}", soft_wrap=True)
     for law in found.experiment.delay:
         out.print(f"  delay = {law}", soft_wrap=True)
-    out.print(f"simulate it with: straggler run --config {into}", soft_wrap=True)
+    if given := given_in(record.settings, record.text):
+        out.print(
+            f"its {' and '.join(given)} were given in Python: simulate it there, with this compute and delay"
+        )
+        return
+    into = into or record.path / "calibrated.toml"
+    write_text(into, found.experiment.to_toml())
+    out.print(f"simulate it with: straggler run --config {quote(str(into))}", soft_wrap=True)
 
 
 def show_parts(parts: pl.DataFrame) -> None:

@@ -122,7 +122,7 @@ Compute = Annotated[
     typer.Option(
         show_default="constant(seconds=1)",
         rich_help_panel=WHO,
-        help="Seconds a gradient takes: `straggler list delays`",
+        help="Seconds a gradient takes, in virtual time: `straggler list delays`",
     ),
 ]
 Delay = Annotated[

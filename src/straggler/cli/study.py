@@ -10,17 +10,18 @@ import polars as pl
 import typer
 from rich.table import Table
 
-from straggler.analysis.markdown import fill
+from straggler.analysis.markdown import fill, markdown_table
 from straggler.analysis.study_tables import as_terminal, sweep_rows
 from straggler.analysis.tables import listing
 from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
 from straggler.cli.frame import complain, err, out
 from straggler.progress import Bar
+from straggler.record import write_text
 from straggler.studies import STUDIES, Study
 from straggler.studies.draw import account, claim_rows, draw, holds_results, tally
 from straggler.studies.study import Scale
-from straggler.sweeps.cells import read_sweep
+from straggler.sweeps.cells import possible, read_sweep
 from straggler.sweeps.conduct import Plan, conduct, plan
 from straggler.sweeps.display import duration
 from straggler.sweeps.fleet import Fleet
@@ -57,6 +58,7 @@ Results = Annotated[
         help="Where summaries, tables and figures go.",
     ),
 ]
+SWEPT = "Means over seeds ± half of the 95 % interval; of two seeds both in brackets; NC: no convergence."
 Seeds = Annotated[
     int | None,
     typer.Option(min=1, rich_help_panel=MANY, help="How many, from 0 on; the same for every cell."),
@@ -188,6 +190,9 @@ def sweep(
     combination with seeds 0, 1 and 2. What has been run is not run again.
     """
     cells, seeds = read_sweep(file)
+    cells, refused = possible(cells, seeds)
+    for name, reason in refused.items():
+        err.print(f"{file.stem}: {name} cannot be run: {reason}", style="red", markup=False, soft_wrap=True)
     folder = results or Path("results") / file.stem
     with fleet_on(on, address, jobs, runs, data) as fleet:
         planned = plan(file.stem, cells, seeds, runs, data, fleet.jobs, folder)
@@ -195,8 +200,12 @@ def sweep(
     if not dry_run and known(folder).height:
         order = pl.DataFrame({"id": [task.id for task in planned.every]})  # others stay in the file
         mine = order.join(known(folder), on="id", maintain_order="left")
-        out.print(listing(file.stem, *sweep_rows(mine, labels_of(planned.every))))
-    end_with(failed)
+        columns, rows = sweep_rows(mine, labels_of(planned.every))
+        out.print(listing(file.stem, columns, rows))
+        page = folder / "sweep.md"
+        write_text(page, f"# {file.stem}\n\n{SWEPT}\n\n{markdown_table(columns, rows)}\n")
+        out.print(f"{SWEPT} The table: {page}; every run: {folder / 'summaries.parquet'}.", soft_wrap=True)
+    end_with(failed + len(refused))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import json
 import math
 import tomllib
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.markup import escape
@@ -79,7 +80,8 @@ def carry_out(experiment: Experiment, folder: Path, as_json: bool, **how: Any) -
         kept = folder / experiment.id
         if not kept.exists():
             complain("interrupted before anything happened", code=130)
-        complain(f"interrupted; what happened so far is in {kept}; straggler resume {kept} goes on", code=130)
+        again = f"straggler resume {quote(str(kept))}"
+        complain(f"interrupted; what happened so far is in {kept}; {again} goes on", code=130)
     if as_json:
         print(json.dumps(record.summary | {"record": str(record.path)}))  # it may have moved since
     else:
@@ -102,7 +104,8 @@ def show_result(record: Record) -> None:
     out.print(listing(f"run {facts['id']}: {facts['status']}", ["", ""], rows))
     if not facts["converged"]:
         out.print(f"[red]NC: no convergence[/red] {escape(facts['error'] or '(accuracy near chance)')}")
-    out.print(f"record in {record.path}; see it with: straggler show {record.path}", soft_wrap=True)
+    look = f"straggler show {quote(str(record.path))}"
+    out.print(f"record in {record.path}; see it with: {look}", soft_wrap=True)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -177,6 +180,7 @@ def replay_(
         raise InputError(
             f"{record.path} has no weights to compare with ({record.status}); `straggler resume` it first"
         )
+    record.weights()  # a file that is damaged is not the same to the bit
     here = replay(record, data=data)
     out.print(f"replayed {here}\nrecorded {there}", soft_wrap=True)
     if here != there:

@@ -1,6 +1,6 @@
 """Data and networks that a user brings: tensors, arrays, Datasets, modules; told apart by fingerprints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +11,9 @@ from straggler.data.examples import ArrayExamples, DatasetExamples, Examples
 from straggler.data.fingerprints import fingerprint
 from straggler.randomness import draw_from, generators_kept, rng
 
-__all__ = ["GivenData", "GivenModel"]
+__all__ = ["LOSS_GIVEN", "GivenData", "GivenModel", "given_in"]
+
+LOSS_GIVEN = "# loss: "  # how the text begins of an experiment with one
 
 PROBES = 64  # items of a Dataset that are looked at to tell it from another
 
@@ -76,6 +78,13 @@ class GivenModel:
     def _named(self, module: nn.Module) -> str:
         name = getattr(self.source, "__qualname__", type(module).__name__)
         return f"{name}{self.mark}{fingerprint(module)}]"
+
+
+def given_in(settings: Mapping[str, Any], text: str) -> list[str]:
+    """What of a recorded experiment was given in Python, so that its text only names it."""
+    marks = {"dataset": GivenData.mark, "model": GivenModel.mark}
+    found = [key for key, mark in marks.items() if mark in str(settings.get(key))]
+    return found + (["loss"] if text.startswith(LOSS_GIVEN) else [])
 
 
 def made(source: Callable[[], nn.Module]) -> nn.Module:

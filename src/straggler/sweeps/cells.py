@@ -11,7 +11,7 @@ from straggler.catalogue import InputError, suggestion
 from straggler.experiment import Experiment
 from straggler.speedup import Repetition
 
-__all__ = ["Cell", "SpeedCell", "Task", "grid", "read_sweep", "tasks"]
+__all__ = ["Cell", "SpeedCell", "Task", "grid", "possible", "read_sweep", "tasks"]
 
 Label = str | int | float | None
 
@@ -27,6 +27,13 @@ class Cell:
     seeds: int | None = None  # so many instead, where a run is dear or cheap
     fact: str = "test_accuracy"  # what the source's number is one of
     also: Mapping[str, float] = field(default_factory=dict)  # what else the source says of it, by fact
+
+    @property
+    def name(self) -> str:
+        """Where it stands, or which of a sweep's settings it has."""
+        settings = all(label in Experiment.model_fields for label in self.labels)
+        words = (f"{key}={value}" if settings else str(value) for key, value in self.labels.items())
+        return ", ".join(words)
 
     def experiment(self, seed: int) -> Experiment | Repetition:
         return Experiment(**self.settings, seed=seed)
@@ -52,6 +59,10 @@ class Task:
     @property
     def id(self) -> str:
         return self.experiment.id
+
+    @property
+    def name(self) -> str:
+        return ", ".join(filter(None, [self.cells[0].name if self.cells else "", f"seed {self.seed}"]))
 
     @property
     def in_real_time(self) -> bool:
@@ -82,10 +93,27 @@ def grid(settings: Mapping[str, Any]) -> list[Cell]:
     for key, values in lists.items():
         if not values:
             raise InputError(f"{key} = []: there is nothing to choose from; give at least one value")
+        if twice := next((value for value in values if values.count(value) > 1), None):
+            raise InputError(f"{key}: {twice!r} is given twice; seeds = 2 runs everything twice")
     fixed = {key: value for key, value in settings.items() if key not in lists}
     combinations = itertools.product(*lists.values())
     chosen = [dict(zip(lists, values, strict=True)) for values in combinations]
     return [Cell({key: label(value) for key, value in one.items()}, fixed | one) for one in chosen]
+
+
+def possible(cells: Iterable[Cell], seeds: Sequence[int]) -> tuple[list[Cell], dict[str, str]]:
+    """The cells that can be run, and the reasons of the others by name: not all that a grid combines fits."""
+    good, refused = list[Cell](), dict[str, str]()
+    for cell in cells:
+        try:
+            cell.experiment(seeds[0])
+            good.append(cell)
+        except InputError as error:
+            refused[cell.name] = str(error)
+    if not good:
+        name, reason = next(iter(refused.items()))
+        raise InputError(f"{name}: {reason}" if name else reason)
+    return good, refused
 
 
 def label(value: Any) -> Label:

@@ -42,10 +42,10 @@ class Display:
             self._live.stop()
 
     def failed(self, task: Task, reason: str) -> None:
-        self.console.print(f"{self.title}: {task.id} failed: {reason}", style="red", markup=False)
+        self.console.print(f"{self.title}: {task.name} failed: {reason}", style="red", markup=False)
 
     def again(self, task: Task, reason: str) -> None:
-        self.console.print(f"{self.title}: {task.id} is run again: {reason}", style="dim", markup=False)
+        self.console.print(f"{self.title}: {task.name} is run again: {reason}", style="dim", markup=False)
 
     def show(self) -> None:
         tally, left = self.tally, self.tally.left()

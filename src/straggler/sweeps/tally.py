@@ -67,6 +67,4 @@ class Tally:
         }
 
     def _named(self, name: str) -> dict[str, Any]:
-        task = self.tasks[name]
-        labels = [str(label) for label in task.cells[0].labels.values()] if task.cells else []
-        return {"id": name, "what": ", ".join([*labels, f"seed {task.seed}"])}
+        return {"id": name, "what": self.tasks[name].name}

@@ -117,15 +117,15 @@ def is_huge(experiment: Experiment) -> bool:
 def counted(
     dataset: str, partition: str, workers: str, seed: str, validation: str
 ) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
-    experiment = Experiment(
-        dataset=dataset,
-        model="linear",
-        partition=partition,
-        workers=int(workers),
-        seed=int(seed),
-        validation=float(validation),
-    )
     try:
+        experiment = Experiment(
+            dataset=dataset,
+            model="linear",
+            partition=partition,
+            workers=int(workers),
+            seed=int(seed),
+            validation=float(validation),
+        )
         here = experiment.dataset.status() if isinstance(experiment.dataset, DataSet) else None
         if here is None or not (here.present and here.checksum_ok):
             return None
