@@ -78,7 +78,7 @@ MOMENTUM_CLAIMS = (
         causes=(
             Evidence("the same as coded, where compensation never runs", gained(CODED, 2)),
             Evidence("all there is to win: data split minus labels split, as written", labels_lose(WRITTEN)),
-            Evidence("as coded in all else, but compensation runs", gained_as_coded()),
+            Evidence("as coded in all else, but compensation runs (without lost runs)", gained_as_coded()),
             *(
                 Evidence(
                     f"with Gaussian delays, both splits, momenta to .9, {workers} workers (Table {table})",
