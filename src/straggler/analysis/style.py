@@ -1,5 +1,6 @@
 """How all figures look: one palette, one style, one way onto the disk."""
 
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,9 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
 }
 LETTERS = 13  # of a legend on an inch
+HANDLE = 8  # letters that the line beside a label takes
+MOST_ROWS = 3  # of one label; longer ones are cut
+ROW, BETWEEN = 0.16, 0.07  # inches of a legend's row, and between two entries
 FORMATS = (".png", ".pdf", ".svg")
 
 
@@ -57,13 +61,26 @@ def panels(figure: Figure, rows: int, columns: int, **more: Any) -> list[Axes]:
 
 
 def place_legend(figure: Figure, axes: Axes) -> None:
-    """Inside where a few lines leave room, else beside the panels."""
+    """Inside where a few lines leave room, else below the panels, which keep their size: the figure grows."""
     handles, labels = axes.get_legend_handles_labels()
-    if 1 < len(labels) <= 4 and max(map(len, labels)) <= 24:
+    if len(labels) < 2:
+        return
+    if len(labels) <= 4 and max(map(len, labels)) <= 24:
         axes.legend(handles, labels, loc="best")
-    elif len(labels) > 1:
-        room = int(figure.get_figwidth() * LETTERS / (max(map(len, labels)) + 8))
-        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(room, 4, len(labels))))
+        return
+    letters = int(figure.get_figwidth() * LETTERS)
+    labels = [wrapped(label, letters - HANDLE) for label in labels]
+    widest = max(len(row) for label in labels for row in label.splitlines())
+    columns = max(1, min(letters // (widest + HANDLE), 4, len(labels)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    entries = -(-len(labels) // columns)
+    rows = max(len("\n".join(labels[n : n + entries]).splitlines()) for n in range(0, len(labels), entries))
+    figure.set_figheight(figure.get_figheight() + ROW * rows + BETWEEN * entries)
+
+
+def wrapped(label: str, letters: int) -> str:
+    """In rows of at most so many letters, cut if there are too many."""
+    return textwrap.fill(label, max(12, letters), max_lines=MOST_ROWS, placeholder=" …")
 
 
 def plain_log(axes: Axes) -> None:
