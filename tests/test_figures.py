@@ -15,13 +15,12 @@ from typer.testing import CliRunner
 
 from straggler.analysis import style
 from straggler.analysis.curves import progressed, thinned
-from straggler.analysis.figures import draw_staleness
 from straggler.analysis.intervals import interval, plus_minus, share_interval
 from straggler.analysis.kinds import KINDS
 from straggler.analysis.labels import grouped, named
 from straggler.analysis.outcomes import heat_figure, outcomes, pareto
 from straggler.analysis.tables import error_rows, listing
-from straggler.analysis.workers import spans
+from straggler.analysis.workers import draw_staleness, spans
 from straggler.catalogue import InputError
 from straggler.cli import offered
 from straggler.experiment import Experiment
@@ -389,7 +388,7 @@ def test_a_run_that_goes_on_is_left_out_of_what_came_out(
 
 
 def test_many_runs_share_the_colours(runs: dict[str, Record]) -> None:
-    many = {f"{name} {number}": record for name, record in runs.items() for number in range(3)}
+    many = {f"{name} {number}": [record] for name, record in runs.items() for number in range(3)}
     assert len(many) > len(style.COLOURS)
     draw_staleness(Figure().subplots(), many)
 

@@ -10,7 +10,18 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "FORMATS", "STYLE", "STYLES", "drawn", "line", "panels", "place_legend", "plain_log"]
+__all__ = [
+    "COLOURS",
+    "FORMATS",
+    "STYLE",
+    "STYLES",
+    "drawn",
+    "line",
+    "panels",
+    "place_legend",
+    "plain_log",
+    "wrapped",
+]
 
 # Okabe and Ito's palette, told apart by colour-blind readers; grey for their yellow, which is lost on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
@@ -29,6 +40,7 @@ LETTERS = 13  # of a legend on an inch
 HANDLE = 8  # letters that the line beside a label takes
 MOST_ROWS = 3  # of one label; longer ones are cut
 ROW, BETWEEN = 0.16, 0.07  # inches of a legend's row, and between two entries
+FEW_POWERS = 1e4  # from the bottom to the top of a scale
 FORMATS = (".png", ".pdf", ".svg")
 
 
@@ -84,7 +96,12 @@ def wrapped(label: str, letters: int) -> str:
 
 
 def plain_log(axes: Axes) -> None:
-    """A logarithmic scale upwards whose numbers are written out, between the powers of ten too."""
+    """A logarithmic scale upwards whose numbers are written out, between few powers of ten too."""
+
+    def between(value: float, _: float) -> str:
+        low, high = axes.get_ylim()
+        return f"{value:g}" if high < FEW_POWERS * low and f"{value:e}"[0] in "25" else ""
+
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+    axes.yaxis.set_minor_formatter(between)

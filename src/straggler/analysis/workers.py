@@ -1,6 +1,6 @@
 """What each worker did: staleness, timelines, losses and speeds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +8,23 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
-from straggler.analysis.curves import thinned, time_label
+from straggler.analysis.curves import Groups, thinned, time_label
 from straggler.analysis.intervals import bars, interval
 from straggler.analysis.jobs import jobs
 from straggler.analysis.style import COLOURS, drawn, line, panels, place_legend, plain_log
 from straggler.record import Record
 
-__all__ = ["draw_spans", "legend_of", "spans", "staleness_figure", "timeline_figure", "workers_figure"]
+__all__ = [
+    "draw_spans",
+    "draw_staleness",
+    "legend_of",
+    "spans",
+    "staleness_figure",
+    "timeline_figure",
+    "workers_figure",
+]
 
 BARS = 30  # jobs per worker on a timeline: more could not be told apart
 WIDEST = 40  # bins of a histogram
@@ -31,39 +39,40 @@ KINDS = {
 }
 
 
-def staleness_figure(groups: Mapping[str, Sequence[Record]], path: Path) -> Path:
-    """The share of arrivals at each staleness; of several seeds the mean, and its 95 % interval."""
+def staleness_figure(groups: Groups, path: Path) -> Path:
+    """The share of arrivals at each staleness, by setting."""
+    with drawn(path, 6.5, 3.6) as figure:
+        axes = panels(figure, 1, 1)[0]
+        draw_staleness(axes, groups)
+        place_legend(figure, axes)
+    return path
+
+
+def draw_staleness(axes: Axes, groups: Groups) -> None:
+    """Shares side by side; of several seeds the mean, and its 95 % interval."""
     found = {name: [staleness_of(record) for record in group] for name, group in groups.items()}
     most = max((int(ages.max()) for seeds in found.values() for ages in seeds if len(ages)), default=0)
     width = -(-(most + 1) // WIDEST)
     edges = np.arange(0, most + width + 1, width)
-    with drawn(path, 6.5, 3.6) as figure:
-        axes = panels(figure, 1, 1)[0]
-        for position, (name, seeds) in enumerate(found.items()):
-            shares = [100 * np.histogram(ages, edges)[0] / max(1, len(ages)) for ages in seeds]
-            spread = [interval(at) for at in zip(*shares, strict=True)]
-            every = np.concatenate(seeds)
-            label = f"{name} (mean {every.mean():.2f})" if len(every) else name
-            bar = 0.84 * width / len(found)
-            places = edges[:-1] + (position - (len(found) - 1) / 2) * bar + (width - 1) / 2
-            axes.bar(
-                places,
-                [one.mean for one in spread],
-                bar,
-                yerr=bars(spread, 100.0) if len(seeds) > 1 else None,
-                error_kw={"elinewidth": 0.8, "ecolor": "0.4"},
-                color=line(position)["color"],
-                hatch=HATCHES[position // len(COLOURS) % len(HATCHES)],
-                edgecolor="white",
-                linewidth=0,
-                label=label,
-            )
-        axes.set(xlabel="staleness (updates)", ylabel="share of gradients (%)", ylim=(0, None))
-        axes.xaxis.set_major_locator(
-            MaxNLocator(integer=True) if most >= 25 else FixedLocator(range(most + 1))
+    bar = 0.84 * width / len(found)
+    for position, (name, seeds) in enumerate(found.items()):
+        shares = [100 * np.histogram(ages, edges)[0] / max(1, len(ages)) for ages in seeds]
+        spread = [interval(at) for at in zip(*shares, strict=True)]
+        every = np.concatenate(seeds)
+        axes.bar(
+            edges[:-1] + (position - (len(found) - 1) / 2) * bar + (width - 1) / 2,
+            [one.mean for one in spread],
+            bar,
+            yerr=bars(spread, 100.0) if len(seeds) > 1 else None,
+            error_kw={"elinewidth": 0.8, "ecolor": "0.4"},
+            color=line(position)["color"],
+            hatch=HATCHES[position // len(COLOURS) % len(HATCHES)],
+            edgecolor="white",
+            linewidth=0,
+            label=f"{name} (mean {every.mean():.2f})" if len(every) else name,
         )
-        place_legend(figure, axes)
-    return path
+    axes.set(xlabel="staleness (updates)", ylabel="share of gradients (%)", ylim=(0, None))
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
 def staleness_of(record: Record) -> np.ndarray[Any, Any]:
