@@ -24,7 +24,7 @@ from straggler.analysis.workers import draw_staleness, spans
 from straggler.catalogue import InputError
 from straggler.cli import offered
 from straggler.experiment import Experiment
-from straggler.record import Record
+from straggler.record import Record, RecordError
 
 pytestmark = pytest.mark.timeout(120)
 POLICIES = ("asynchronous", "synchronous", "k-sync(k=2)", "ssp(bound=1.0)", "k-batch-sync(k=3)")
@@ -397,6 +397,15 @@ def test_a_link_that_leads_nowhere_is_left_out(tmp_path: Path, digits: Record) -
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
     there = [str(digits.path), str(tmp_path / "broken")]
     assert invoke("plot", "loss", *there, "--out", str(tmp_path / "loss.png")).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_does_not_say_what_it_is_is_named(kind: str, digits: Record, tmp_path: Path) -> None:
+    hurt = Path(shutil.copytree(digits.path, tmp_path / "hurt"))
+    (hurt / "experiment.toml").write_text("")
+    for given in ([hurt], [digits.path, hurt]):
+        error = invoke("plot", kind, *map(str, given), "--out", str(tmp_path / "k.png")).exception
+        assert isinstance(error, RecordError) and "hurt/experiment.toml cannot be read" in str(error)
 
 
 def test_plot_explains_its_kinds() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 import pytest
+import torch
 import typer
 
 from straggler.analysis.jobs import jobs
@@ -25,7 +26,7 @@ from straggler.web.facts import Facts, command_line, labels, settings_of
 from straggler.web.figure import thin
 from straggler.web.gallery import gallery, named, partition_counts
 from straggler.web.printed import pages
-from straggler.web.report import as_json, html, summary_rows
+from straggler.web.report import again, as_json, html, summary_rows
 from straggler.web.staleness import gaps
 from straggler.web.study import Study, is_study
 from straggler.web.timeline import MOST_BARS, timeline
@@ -366,6 +367,36 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(
     text = html([Facts(folder)])
     assert "What could not be read" in text and name in text
     assert text.count("data-figure=") > 2
+
+
+def test_what_was_given_in_python_is_no_trouble(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(64, 4), torch.arange(64) % 2
+    model = torch.nn.Linear(4, 2)
+    settings: dict[str, Any] = {"workers": 2, "updates": 4, "lr": 0.1, "dataset": (inputs, labels) * 2}
+    run = Experiment(model=model, **settings).run(tmp_path, jobs=1)
+    for form in ("html", "md"):
+        text = written(tmp_path, run.path, form=form).read_text()
+        assert "given in Python" in text and "What could not be read" not in text
+    assert "left out" not in capsys.readouterr().err
+    assert again(Facts(run.path), "")["toml"] == run.text
+
+
+def test_every_setting_is_shown_whatever_else_is_damaged(runs: dict[str, Path], tmp_path: Path) -> None:
+    hurt = Path(shutil.copytree(runs["asgd"], tmp_path / "hurt"))
+    (hurt / "curve.parquet").write_text("nonsense")
+    assert html([Facts(hurt)], embedded=False).count("weight_decay = 0.0") == 1
+
+
+@pytest.mark.parametrize("text", ["", "= =", "\x00", "workers = 3"])
+def test_of_nothing_there_is_no_report(runs: dict[str, Path], tmp_path: Path, text: str) -> None:
+    hurt = Path(shutil.copytree(runs["asgd"], tmp_path / "hurt"))
+    (hurt / "experiment.toml").write_text(text)
+    for form in ("html", "md", "png"):
+        with pytest.raises(InputError, match=r"experiment.toml cannot be read: .*; run it again"):
+            written(tmp_path, hurt, form=form)
+    assert [file.name for file in tmp_path.iterdir()] == ["hurt"]
+    assert "experiment.toml cannot be read" in written(tmp_path, hurt, runs["ssgd"]).read_text()
 
 
 GARBAGE: list[Any] = [None, "x", [], {}, -1e300, [[1], [2, "3"]], {"a": 1}, True]

@@ -48,9 +48,8 @@ def markdown(runs: Sequence[Facts], studies: Sequence[Study]) -> str:
         parts.append("## How to run it again")
         for run, label in zip(runs, labels(runs), strict=True):
             how = again(run, label)
-            parts.append(
-                f"{label} ({how['id']}, {how['status']}):\n\n```\n{how['command'] or how['given']}\n```"
-            )
+            words = how["remark"] or f"```\n{how['command'] or how['given']}\n```"
+            parts.append(f"{label} ({how['id']}, {how['status']}):\n\n{words}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -93,8 +93,9 @@ def again(run: Facts, label: str) -> dict[str, Any]:
         "status": run.status,
         "error": run.summary.get("error"),
         "command": shell(run.again()),
-        "given": shell(["straggler", *given[1:]]) if len(given) > 1 else "",
-        "toml": run.record.text if not run.trouble else "",
+        "given": shell(["straggler", *given[1:]]) if len(given) > 1 and not run.remark else "",
+        "remark": run.remark,
+        "toml": run.text,
         "facts": {
             "started": environment.get("started"),
             "git": environment.get("git"),
