@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from straggler.analysis.intervals import bars, interval
 from straggler.analysis.style import drawn, line, panels, place_legend, plain_log
@@ -128,6 +129,7 @@ def gap_figure(groups: Groups, path: Path, against: str = "seconds") -> Path:
             xlabel=label, ylabel="gap (RMSE of the weights)", title=f"Gap (means over 1/{POINTS} of the run)"
         )
         staleness.set(xlabel=label, ylabel="staleness (updates)", title="Staleness")
+        staleness.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
         figure.suptitle("; ".join(sorted(ways - {""})), fontsize=8)
         place_legend(figure, gap)
     return path

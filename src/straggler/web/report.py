@@ -123,7 +123,8 @@ def summary_row(label: str, group: Sequence[Facts]) -> list[str]:
 
     def cell(key: str, digits: int) -> str:
         values = [run.summary[key] for run in runs if isinstance(run.summary.get(key), int | float)]
-        return plus_minus(values, digits) if values else "–"
+        few = digits if max(values, default=0) < 100 else min(digits, 1)  # large ones need no decimals
+        return plus_minus(values, few) if values else "–"
 
     whole = [cell(key, 0) for key in ("updates", "gradients")]
     return [
