@@ -15,17 +15,16 @@ from typer.testing import CliRunner
 
 from straggler.analysis import style
 from straggler.analysis.curves import progressed, thinned
-from straggler.analysis.figures import draw_staleness
 from straggler.analysis.intervals import interval, plus_minus, share_interval
 from straggler.analysis.kinds import KINDS
-from straggler.analysis.labels import named
+from straggler.analysis.labels import grouped, named
 from straggler.analysis.outcomes import heat_figure, outcomes, pareto
 from straggler.analysis.tables import error_rows, listing
-from straggler.analysis.workers import spans
+from straggler.analysis.workers import draw_staleness, spans
 from straggler.catalogue import InputError
 from straggler.cli import offered
 from straggler.experiment import Experiment
-from straggler.record import Record
+from straggler.record import Record, RecordError
 
 pytestmark = pytest.mark.timeout(120)
 POLICIES = ("asynchronous", "synchronous", "k-sync(k=2)", "ssp(bound=1.0)", "k-batch-sync(k=3)")
@@ -65,7 +64,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_drawn(kind: str, runs: dict[str, Record], digits: Record, tmp_path: Path) -> None:
-    records = {"digits": digits} if kind in ("accuracy", "pareto", "heatmap", "error") else runs
+    of_classes = kind in ("accuracy", "pareto", "heatmap", "error")
+    records = {"digits": [digits]} if of_classes else {name: [run] for name, run in runs.items()}
     for suffix in style.FORMATS:
         target = tmp_path / f"{kind}{suffix}"
         assert KINDS[kind].draw(records, target, "updates") == target
@@ -75,14 +75,14 @@ def test_every_kind_is_drawn(kind: str, runs: dict[str, Record], digits: Record,
 
 @pytest.mark.parametrize("against", ["seconds", "updates", "epochs", "gradients"])
 def test_a_curve_is_the_record_s(against: str, digits: Record, tmp_path: Path, drawn: list[Figure]) -> None:
-    KINDS["accuracy"].draw({"a": digits}, tmp_path / "a.svg", against)
+    KINDS["accuracy"].draw({"a": [digits]}, tmp_path / "a.svg", against)
     line = drawn[0].axes[0].get_lines()[0]
     assert line.get_xdata().tolist() == digits.curve[against].to_list()  # type: ignore[union-attr]
     assert line.get_ydata().tolist() == digits.curve["test_accuracy"].to_list()  # type: ignore[union-attr]
 
 
 def test_staleness_bars_add_up(runs: dict[str, Record], tmp_path: Path, drawn: list[Figure]) -> None:
-    KINDS["staleness"].draw(runs, tmp_path / "s.svg", "")
+    KINDS["staleness"].draw({name: [run] for name, run in runs.items()}, tmp_path / "s.svg", "")
     assert len(drawn[0].axes[0].containers) == len(runs)
     for bars in drawn[0].axes[0].containers:
         assert sum(bar.get_height() for bar in bars) == pytest.approx(100)  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ def test_nobody_waits_in_an_asynchronous_run(runs: dict[str, Record]) -> None:
 
 def test_long_timelines_are_cut_and_say_so(tmp_path: Path, drawn: list[Figure]) -> None:
     long = trained(tmp_path, gradients=3000, eval_every=0)
-    KINDS["timeline"].draw({"run": long}, tmp_path / "t.svg", "")
+    KINDS["timeline"].draw({"run": [long]}, tmp_path / "t.svg", "")
     axes = drawn[0].axes[0]
     bars = sum(len(collection.get_paths()) for collection in axes.collections)
     assert bars < 200
@@ -190,9 +190,117 @@ def test_the_map_marks_what_did_not_converge(tmp_path: Path, drawn: list[Figure]
     assert sorted(text.get_text() for text in drawn[0].axes[0].texts) == ["70.0", "85.0", "NC"]
 
 
+def variant(record: Record, folder: Path, facts: dict[str, Any] | None = None, **settings: Any) -> Record:
+    """A copy of a record that says it is of other settings, and that other things came of it."""
+    copy = folder / "-".join(f"{key}{value}" for key, value in settings.items()).replace("/", "_")
+    shutil.copytree(record.path, copy)
+    keys = record.settings | settings
+    lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+    (copy / "experiment.toml").write_text("\n".join(lines))
+    (copy / "summary.json").write_text(json.dumps(record.summary | {"converged": True} | (facts or {})))
+    return Record(copy)
+
+
+def words_of(figure: Figure) -> list[str]:
+    """What the legend says, wherever it stands."""
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+    return [text.get_text() for legend in legends for text in legend.get_texts()]
+
+
+@pytest.fixture
+def mixed(digits: Record, tmp_path: Path) -> list[str]:
+    """Two partitions and two sizes with three seeds each; of one cell a seed is lost, of another all are."""
+    folders = []
+    for partition in ("iid", "label"):
+        for workers in (2, 10):
+            for seed in range(3):
+                lost = partition == "label" and (workers == 10 or seed == 0)
+                facts = (
+                    {"test_accuracy": 10.0, "converged": False} if lost else {"test_accuracy": 80.0 + seed}
+                )
+                told = {"partition": partition, "workers": workers, "seed": seed}
+                folders.append(str(variant(digits, tmp_path / "mixed", facts, **told).path))
+    return folders
+
+
+def test_an_error_is_of_one_setting_and_without_the_lost(
+    mixed: list[str], tmp_path: Path, drawn: list[Figure]
+) -> None:
+    assert invoke("plot", "error", *mixed, "--out", str(tmp_path / "e.png")).exit_code == 0
+    axes = drawn[0].axes[0]
+    assert words_of(drawn[0]) == ["iid", "label (1 of 3 NC at 2, NC at 10)"]
+    means = [container.lines[0].get_ydata().tolist() for container in axes.containers]  # type: ignore[union-attr]
+    assert means == [pytest.approx([19.0, 19.0]), pytest.approx([18.5])]
+    assert axes.get_ylim()[0] < 0 < 19 < axes.get_ylim()[1]
+
+
+def test_a_point_of_one_seed_has_no_bar(digits: Record, tmp_path: Path, drawn: list[Figure]) -> None:
+    one = variant(digits, tmp_path, workers=3)
+    for kind in ("error", "pareto"):
+        assert invoke("plot", kind, str(one.path), "--out", str(tmp_path / "e.png")).exit_code == 0
+        (container,) = drawn[-1].axes[0].containers
+        segments = [segment for bars in container.lines[2] for segment in bars.get_segments()]  # type: ignore
+        assert not any(np.isfinite(segment).all() and segment.size for segment in segments)
+
+
+def test_a_front_is_of_settings_and_not_of_seeds(
+    mixed: list[str], tmp_path: Path, drawn: list[Figure]
+) -> None:
+    assert invoke("plot", "pareto", *mixed, "--out", str(tmp_path / "p.png")).exit_code == 0
+    lost = [" (1 of 3 NC)", " (NC)"]
+    said = ["workers 2, iid", "workers 2, label" + lost[0], "workers 10, iid", "workers 10, label" + lost[1]]
+    assert words_of(drawn[0]) == [*said, "Pareto front"]
+
+
+def test_a_map_of_other_differences_is_refused(mixed: list[str], tmp_path: Path, drawn: list[Figure]) -> None:
+    error = invoke("plot", "heatmap", *mixed, "--out", str(tmp_path / "h.png")).exception
+    assert isinstance(error, InputError) and "differ in workers, partition too; name runs that" in str(error)
+    assert invoke("plot", "heatmap", *mixed[6:9], "--out", str(tmp_path / "h.png")).exit_code == 0
+    assert [text.get_text() for text in drawn[0].axes[0].texts] == ["81.5\n1 of 3 NC"]
+
+
+@pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
+@pytest.mark.parametrize("kind", ["accuracy", "loss", "gap", "staleness"])
+def test_seeds_of_a_setting_are_one_entry_and_panels_keep_their_size(
+    kind: str, digits: Record, tmp_path: Path, drawn: list[Figure]
+) -> None:
+    long = [f"spikes(probability=0.1, seconds={seconds}.0, workers=[0, 1, 2, 3])" for seconds in range(2, 14)]
+    some = [variant(digits, tmp_path / str(n), delay=[law], seed=n) for n in range(2) for law in long]
+    folders = [str(record.path) for record in some]
+    for given in (folders[:1], folders):
+        assert invoke("plot", kind, *given, "--out", str(tmp_path / "k.png")).exit_code == 0
+    seconds = [word.split("seconds=")[1].split(".")[0] for word in words_of(drawn[1])]
+    assert seconds == [str(number) for number in range(2, 14)]  # one each, 10 after 9
+    heights = [figure.axes[0].get_window_extent().height for figure in drawn]
+    assert heights[1] == pytest.approx(heights[0], rel=0.2)
+    more = [str(variant(digits, tmp_path, delay=[], seed=5).path)]
+    error = invoke("plot", kind, *folders, *more, "--out", str(tmp_path / "k.png")).exception
+    assert str(error) == "13 settings; name fewer runs, or use plot error"
+
+
+def test_a_curve_of_seeds_is_their_mean_with_a_band(
+    digits: Record, tmp_path: Path, drawn: list[Figure]
+) -> None:
+    seeds = [variant(digits, tmp_path, seed=seed) for seed in range(3)]
+    for seed, record in enumerate(seeds):
+        table = record.curve.with_columns(pl.col("test_accuracy") + seed)
+        table.write_parquet(record.path / "curve.parquet")
+    KINDS["accuracy"].draw({"a": seeds}, tmp_path / "a.svg", "epochs")
+    axes = drawn[0].axes[0]
+    (mean,), (band,) = axes.get_lines(), axes.collections
+    assert mean.get_ydata() == pytest.approx(digits.curve["test_accuracy"].to_numpy() + 1)
+    half = interval([0.0, 1.0, 2.0]).half
+    assert band.get_paths()[0].vertices[:, 1].max() == pytest.approx(max(mean.get_ydata()) + half)  # type: ignore
+    seeds[0].curve.head(2).write_parquet(seeds[0].path / "curve.parquet")
+    KINDS["accuracy"].draw({"a": seeds}, tmp_path / "a.svg", "epochs")
+    axes = drawn[1].axes[0]
+    assert len(axes.get_lines()) == 3 and not axes.collections
+    assert len({line.get_color() for line in axes.get_lines()}) == 1 and words_of(drawn[1]) == []
+
+
 def test_outcomes_say_what_was_run(digits: Record) -> None:
-    row = outcomes({"x": digits}).row(0, named=True)
-    assert row["method"] == "asynchronous" and row["workers"] == 4
+    row = outcomes({"x": [digits]}).row(0, named=True)
+    assert row["setting"] == "x" and row["workers"] == 4
     assert row["accuracy"] == digits.summary["test_accuracy"]
 
 
@@ -200,7 +308,7 @@ def test_outcomes_say_what_was_run(digits: Record) -> None:
 
 
 def test_runs_are_named_by_what_differs(runs: dict[str, Record], tmp_path: Path) -> None:
-    assert list(runs) == list(POLICIES)
+    assert list(runs) == sorted(POLICIES)
     pair = [trained(tmp_path, momentum=momentum, updates=5, gradients=None) for momentum in (0.0, 0.9)]
     assert list(named(pair)) == list(named(pair[::-1])) == ["momentum 0.0", "momentum 0.9"]
     alone = pair[0]
@@ -208,6 +316,16 @@ def test_runs_are_named_by_what_differs(runs: dict[str, Record], tmp_path: Path)
     assert len(named([alone, trained(tmp_path / "again", momentum=0.0, updates=5, gradients=None)])) == 1
     other = trained(tmp_path, momentum=0.0, seed=3, updates=5, gradients=None)
     assert list(named([alone, other])) == ["seed 0", "seed 3"]
+    assert {name: len(group) for name, group in grouped([alone, other, alone, pair[1]]).items()} == {
+        "momentum 0.0": 2,
+        "momentum 0.9": 1,
+    }
+
+
+def test_optimizers_that_differ_in_more_than_momentum_are_told_apart(digits: Record, tmp_path: Path) -> None:
+    texts = {"sgd(momentum=0.5)": 0.5, "sgd(momentum=0.5, dampening=0.1)": 0.5, "sgd": 0.0}
+    some = [variant(digits, tmp_path, optimizer=text, momentum=momentum) for text, momentum in texts.items()]
+    assert len(grouped(some)) == 3 and len(grouped(some, ("momentum",))) > 1
 
 
 def test_intervals_are_student_s() -> None:
@@ -215,7 +333,8 @@ def test_intervals_are_student_s() -> None:
     assert found.mean == 2 and found.half == pytest.approx(4.302653 / np.sqrt(3))
     assert interval([5.0]).mean == 5 and np.isinf(interval([5.0]).half) and interval([5.0]).bar == 0
     assert np.isnan(interval([]).mean)
-    assert plus_minus([5.0]) == "5.00" and plus_minus([1.0, 1.0], 1) == "1.0 ± 0.0"
+    assert plus_minus([1.0, 1.0, 1.0], 1) == "1.0 ± 0.0"
+    assert plus_minus([5.0]) == "5.00" and plus_minus([1.0, 2.0], 1) == "1.5 (1.0, 2.0)"
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
@@ -269,7 +388,7 @@ def test_a_run_that_goes_on_is_left_out_of_what_came_out(
 
 
 def test_many_runs_share_the_colours(runs: dict[str, Record]) -> None:
-    many = {f"{name} {number}": record for name, record in runs.items() for number in range(3)}
+    many = {f"{name} {number}": [record] for name, record in runs.items() for number in range(3)}
     assert len(many) > len(style.COLOURS)
     draw_staleness(Figure().subplots(), many)
 
@@ -278,6 +397,15 @@ def test_a_link_that_leads_nowhere_is_left_out(tmp_path: Path, digits: Record) -
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
     there = [str(digits.path), str(tmp_path / "broken")]
     assert invoke("plot", "loss", *there, "--out", str(tmp_path / "loss.png")).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_does_not_say_what_it_is_is_named(kind: str, digits: Record, tmp_path: Path) -> None:
+    hurt = Path(shutil.copytree(digits.path, tmp_path / "hurt"))
+    (hurt / "experiment.toml").write_text("")
+    for given in ([hurt], [digits.path, hurt]):
+        error = invoke("plot", kind, *map(str, given), "--out", str(tmp_path / "k.png")).exception
+        assert isinstance(error, RecordError) and "hurt/experiment.toml cannot be read" in str(error)
 
 
 def test_plot_explains_its_kinds() -> None:

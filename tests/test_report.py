@@ -11,6 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 import pytest
+import torch
 import typer
 
 from straggler.analysis.jobs import jobs
@@ -20,10 +21,13 @@ from straggler.cli.pages import report
 from straggler.delays import Durations
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
+from straggler.web.curves import curves
 from straggler.web.facts import Facts, command_line, labels, settings_of
 from straggler.web.figure import thin
 from straggler.web.gallery import gallery, named, partition_counts
-from straggler.web.report import as_json, html, summary_rows
+from straggler.web.printed import pages
+from straggler.web.report import again, as_json, html, summary_rows
+from straggler.web.staleness import gaps
 from straggler.web.study import Study, is_study
 from straggler.web.timeline import MOST_BARS, timeline
 
@@ -179,7 +183,8 @@ def test_labels_say_what_differs_and_seeds_share_one(runs: dict[str, Path]) -> N
     assert labels(three) == ["asgd", "asgd", "ssgd"]
     rows = summary_rows(three)
     assert [row[:2] for row in rows] == [["asgd", "2"], ["ssgd", "1"]]
-    assert "±" in rows[0][2] and "[" in rows[1][2]
+    low, high = sorted(run.summary["test_accuracy"] for run in three[:2])
+    assert rows[0][2] == f"{(low + high) / 2:.2f} ({low:.2f}, {high:.2f})" and "[" in rows[1][2]
 
 
 def test_a_run_that_goes_on_is_counted_beside_those_that_have_ended(runs: dict[str, Path]) -> None:
@@ -221,6 +226,53 @@ def test_the_staleness_that_is_drawn_is_the_staleness_that_was(runs: dict[str, P
     drawn = dict(zip(figure.data[0]["x"], figure.data[0]["y"], strict=True))
     true = facts.arrivals["staleness"].value_counts(normalize=True)
     assert drawn == {tau: pytest.approx(100 * share, rel=1e-5) for tau, share in true.iter_rows()}
+
+
+def test_seeds_share_a_colour_and_an_entry(runs: dict[str, Path]) -> None:
+    figures = gallery([Facts(runs[name]) for name in ("asgd", "seed 1", "seed 2", "ssgd")])
+    traces = next(figure for figure in figures if figure.name == "accuracy").data
+    assert [trace["name"] for trace in traces if trace["showlegend"]] == ["asgd", "ssgd"]
+    assert len({trace["line"]["color"] for trace in traces[:3]}) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_gaps_without_end_are_left_out(runs: dict[str, Path]) -> None:
+    arrivals = Facts(runs["asgd"]).arrivals
+    endless = pl.when(pl.int_range(pl.len()) % 3 == 0).then(float("inf")).otherwise("gap")
+    figure = gaps({"a": arrivals.with_columns(gap=endless), "b": arrivals.with_columns(gap=float("inf"))})
+    assert sum(figure.data[0]["y"]) > 90 and sum(figure.data[1]["y"]) == 0
+    assert 0 < figure.data[0]["x"][-1] < 1e3
+
+
+@pytest.mark.parametrize(("largest", "scale"), [(99.0, None), (101.0, "log")])
+def test_a_loss_that_explodes_has_a_logarithmic_axis(largest: float, scale: str | None) -> None:
+    table = pl.DataFrame({"seconds": [0.0, 1.0, 2.0], "test_loss": [0.5, 1.0, largest]})
+    (figure,) = curves({"a": table}, "time (s)")
+    assert figure.layout["yaxis"].get("type") == scale
+    assert all(view["layout"]["yaxis"].get("type") == scale for view in figure.views.values() if view["data"])
+
+
+def test_pictures_of_the_first_runs_only_say_so(runs: dict[str, Path], tmp_path: Path) -> None:
+    copies = [Facts(shutil.copytree(runs["asgd"], tmp_path / str(number))) for number in range(9)]
+    said = "Only the first 8 of 9 runs are shown."
+    told = {figure.name: said in figure.note for figure in gallery(copies)}
+    assert told["staleness"] and told["confusion"] and not told["accuracy"]
+    assert not any(said in figure.note for figure in gallery(copies[:8]))
+
+
+def test_what_colours_mean_stands_below_the_printed_timelines(runs: dict[str, Path]) -> None:
+    curves, timelines, _ = pages([Facts(runs[name]) for name in ("asgd", "ssgd", "k-sync", "seed 1")])
+    assert not any(axes.get_legend() for axes in timelines.axes)
+    words = [text.get_text() for legend in timelines.legends for text in legend.get_texts()]
+    assert sorted(words) == sorted({*words}) and {"delayed", "waiting", "cancelled"} <= {*words}
+    curves.draw_without_rendering()
+    timelines.draw_without_rendering()
+    below = min(axes.get_tightbbox().y0 for axes in timelines.axes)  # type: ignore[union-attr]
+    assert timelines.legends[0].get_window_extent().y1 < below
+    ticks = next(axes for axes in curves.axes if "staleness" in axes.get_xlabel()).get_xticks()
+    assert all(float(tick).is_integer() for tick in ticks)
+    entries = [text.get_text() for text in curves.axes[0].get_legend().get_texts()]
+    assert entries == ["asgd", "ssgd", "k-sync"]
 
 
 # Files.
@@ -315,6 +367,36 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(
     text = html([Facts(folder)])
     assert "What could not be read" in text and name in text
     assert text.count("data-figure=") > 2
+
+
+def test_what_was_given_in_python_is_no_trouble(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(64, 4), torch.arange(64) % 2
+    model = torch.nn.Linear(4, 2)
+    settings: dict[str, Any] = {"workers": 2, "updates": 4, "lr": 0.1, "dataset": (inputs, labels) * 2}
+    run = Experiment(model=model, **settings).run(tmp_path, jobs=1)
+    for form in ("html", "md"):
+        text = written(tmp_path, run.path, form=form).read_text()
+        assert "given in Python" in text and "What could not be read" not in text
+    assert "left out" not in capsys.readouterr().err
+    assert again(Facts(run.path), "")["toml"] == run.text
+
+
+def test_every_setting_is_shown_whatever_else_is_damaged(runs: dict[str, Path], tmp_path: Path) -> None:
+    hurt = Path(shutil.copytree(runs["asgd"], tmp_path / "hurt"))
+    (hurt / "curve.parquet").write_text("nonsense")
+    assert html([Facts(hurt)], embedded=False).count("weight_decay = 0.0") == 1
+
+
+@pytest.mark.parametrize("text", ["", "= =", "\x00", "workers = 3"])
+def test_of_nothing_there_is_no_report(runs: dict[str, Path], tmp_path: Path, text: str) -> None:
+    hurt = Path(shutil.copytree(runs["asgd"], tmp_path / "hurt"))
+    (hurt / "experiment.toml").write_text(text)
+    for form in ("html", "md", "png"):
+        with pytest.raises(InputError, match=r"experiment.toml cannot be read: .*; run it again"):
+            written(tmp_path, hurt, form=form)
+    assert [file.name for file in tmp_path.iterdir()] == ["hurt"]
+    assert "experiment.toml cannot be read" in written(tmp_path, hurt, runs["ssgd"]).read_text()
 
 
 GARBAGE: list[Any] = [None, "x", [], {}, -1e300, [[1], [2, "3"]], {"a": 1}, True]

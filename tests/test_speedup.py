@@ -222,8 +222,13 @@ def test_rows_have_intervals_and_a_paired_ratio() -> None:
     )
     columns, rows = speedup_rows(frame)
     assert columns == ["N", "asgd", "ssgd", "asgd ÷ ssgd"]
-    half = 12.706 * math.sqrt(2) / math.sqrt(2)  # Student's t for one degree of freedom
-    assert rows == [["2", f"3.00 ± {half:.2f}", f"1.50 ± {half / 2:.2f}", "2.00 ± 0.00"]]
+    assert rows == [["2", "3.00 (2.00, 4.00)", "1.50 (1.00, 2.00)", "2.00 (2.00, 2.00)"]]
+    third = pl.DataFrame(
+        {"workers": [2] * 2, "method": ["asgd", "ssgd"], "seed": [2] * 2, "speedup": [3.0, 1.5]}
+    )
+    half = 4.302653 / math.sqrt(3)  # Student's t for two degrees of freedom
+    (row,) = speedup_rows(pl.concat([frame.select(third.columns), third]))[1]
+    assert row == ["2", f"3.00 ± {half:.2f}", f"1.50 ± {half / 2:.2f}", "2.00 ± 0.00"]
 
 
 # The commands.

@@ -7,7 +7,6 @@ import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import polars as pl
@@ -75,9 +74,12 @@ class Record:
     def settings(self) -> dict[str, Any]:
         """The same, read."""
         try:
-            return tomllib.loads(self.text)
+            settings = tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
             raise unreadable(self.path / "experiment.toml", error) from None
+        if not {"policy", "workers"} <= settings.keys():
+            raise unreadable(self.path / "experiment.toml", "it does not name a policy and workers")
+        return settings
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -189,9 +191,7 @@ class Recorder:
         write_text(self.path / "experiment.toml", self._text)  # last: from now on the folder is a record
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self.flush()
         if kind is not None:
             status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"

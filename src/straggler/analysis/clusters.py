@@ -19,7 +19,7 @@ SHOWN = 3.0  # means of batch time on the axis
 
 
 def speedup_rows(cluster: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Mean ± 95 % interval by number of workers and method, and the first method over the second, paired."""
+    """Mean ± 95 % interval (of two repetitions both) by workers and method, and the first over the second."""
     methods = list(cluster["method"].unique(maintain_order=True))
     columns = ["N", *methods] + ([f"{methods[0]} ÷ {methods[1]}"] if len(methods) > 1 else [])
     rows = []

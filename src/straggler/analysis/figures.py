@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from straggler.analysis.style import STYLE, line
-from straggler.analysis.workers import draw_spans, legend_of, spans
+from straggler.analysis.workers import draw_spans, draw_staleness, legend_of, spans
 from straggler.record import Record
 
-__all__ = ["comparison_figure", "draw_staleness", "draw_timeline", "error_against_workers"]
+__all__ = ["comparison_figure", "draw_timeline", "error_against_workers"]
 
 
 def comparison_figure(records: Mapping[str, Record], target: float, path: Path) -> Path:
@@ -25,7 +25,8 @@ def comparison_figure(records: Mapping[str, Record], target: float, path: Path) 
         rows: Any = figure.subfigures(1 + len(records), 1, height_ratios=[3.2] + [1.7] * len(records))
         accuracy, staleness = rows[0].subplots(1, 2, width_ratios=[2, 1])
         draw_accuracy(accuracy, records, target)
-        draw_staleness(staleness, records)
+        draw_staleness(staleness, {name: [record] for name, record in records.items()})
+        staleness.set_title("Staleness")
         for row, (name, record) in zip(rows[1:], records.items(), strict=True):
             meaning = draw_timeline(row.subplots(), name, record, "virtual time (s)")
             row.legend(handles=meaning, loc="outside right center", fontsize=8)
@@ -93,22 +94,6 @@ def draw_accuracy(axes: Axes, records: Mapping[str, Record], target: float) -> N
     )
     axes.set(xlabel="virtual time (s)", ylabel="test accuracy (%)", title="Accuracy over time")
     axes.legend(loc="lower right", frameon=False)
-
-
-def draw_staleness(axes: Axes, records: Mapping[str, Record]) -> None:
-    """The share of arrivals at each staleness, side by side."""
-    width = 0.8 / len(records)
-    for position, (name, record) in enumerate(records.items()):
-        used = record.arrivals.filter(pl.col("decision") != "cancelled")["staleness"]
-        shares = used.value_counts(normalize=True).sort("staleness")
-        axes.bar(
-            shares["staleness"] + (position - (len(records) - 1) / 2) * width,
-            100 * shares["proportion"],
-            width,
-            color=line(position)["color"],
-            label=name,
-        )
-    axes.set(xlabel="staleness (updates)", ylabel="share of gradients (%)", title="Staleness")
 
 
 def draw_timeline(axes: Axes, name: str, record: Record, clock: str) -> list[Patch]:

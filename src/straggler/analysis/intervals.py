@@ -1,7 +1,9 @@
 """How sure a number is: 95 % intervals of a mean over seeds, and of a share over the samples counted."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,7 +11,7 @@ from scipy.special import ndtri, stdtrit
 
 from straggler.analysis.tables import number
 
-__all__ = ["Interval", "Spread", "interval", "plus_minus", "share_interval"]
+__all__ = ["Interval", "Spread", "bars", "interval", "plus_minus", "share_interval"]
 
 QUANTILE = 0.975  # 2.5 % on either side
 NORMAL = float(ndtri(QUANTILE))  # standard deviations on either side
@@ -76,10 +78,20 @@ def interval(values: ArrayLike, spread: Spread | None = None, exact: bool = Fals
     return Interval(mean, mean - half, mean + half, count, both)
 
 
+def bars(found: Sequence[Interval], highest: float = math.inf) -> np.ndarray[Any, Any]:
+    """How far a figure's bars go below and above means, within what can be; one seed has none."""
+    spans = [(min(one.bar, one.mean), min(one.bar, highest - one.mean)) for one in found]
+    known = [span if one.seeds > 1 else (math.nan, math.nan) for span, one in zip(spans, found, strict=True)]
+    return np.array(known).reshape(-1, 2).T
+
+
 def plus_minus(values: ArrayLike, digits: int = 2) -> str:
-    """`mean ± half of the interval`; a mean alone if there is one value."""
+    """`mean ± half of the interval`; of two values both, `mean (a, b)`; one alone."""
     found = interval(values)
-    return number(found.mean, digits) + (f" ± {number(found.half, digits)}" if found.seeds > 1 else "")
+    spread = f" ± {number(found.half, digits)}" if found.seeds > 1 else ""
+    if found.both:
+        spread = f" ({', '.join(number(value, digits) for value in found.both)})"
+    return number(found.mean, digits) + spread
 
 
 def share_interval(percent: float, samples: int) -> tuple[float, float]:

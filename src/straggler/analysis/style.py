@@ -1,5 +1,6 @@
 """How all figures look: one palette, one style, one way onto the disk."""
 
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,18 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "FORMATS", "STYLE", "STYLES", "drawn", "line", "panels", "place_legend", "plain_log"]
+__all__ = [
+    "COLOURS",
+    "FORMATS",
+    "STYLE",
+    "STYLES",
+    "drawn",
+    "line",
+    "panels",
+    "place_legend",
+    "plain_log",
+    "wrapped",
+]
 
 # Okabe and Ito's palette, told apart by colour-blind readers; grey for their yellow, which is lost on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
@@ -25,6 +37,10 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
 }
 LETTERS = 13  # of a legend on an inch
+HANDLE = 8  # letters that the line beside a label takes
+MOST_ROWS = 3  # of one label; longer ones are cut
+ROW, BETWEEN = 0.16, 0.07  # inches of a legend's row, and between two entries
+FEW_POWERS = 1e4  # from the bottom to the top of a scale
 FORMATS = (".png", ".pdf", ".svg")
 
 
@@ -57,17 +73,35 @@ def panels(figure: Figure, rows: int, columns: int, **more: Any) -> list[Axes]:
 
 
 def place_legend(figure: Figure, axes: Axes) -> None:
-    """Inside where a few lines leave room, else beside the panels."""
+    """Inside where a few lines leave room, else below the panels, which keep their size: the figure grows."""
     handles, labels = axes.get_legend_handles_labels()
-    if 1 < len(labels) <= 4 and max(map(len, labels)) <= 24:
+    if len(labels) < 2:
+        return
+    if len(labels) <= 4 and max(map(len, labels)) <= 24:
         axes.legend(handles, labels, loc="best")
-    elif len(labels) > 1:
-        room = int(figure.get_figwidth() * LETTERS / (max(map(len, labels)) + 8))
-        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(room, 4, len(labels))))
+        return
+    letters = int(figure.get_figwidth() * LETTERS)
+    labels = [wrapped(label, letters - HANDLE) for label in labels]
+    widest = max(len(row) for label in labels for row in label.splitlines())
+    columns = max(1, min(letters // (widest + HANDLE), 4, len(labels)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    entries = -(-len(labels) // columns)
+    rows = max(len("\n".join(labels[n : n + entries]).splitlines()) for n in range(0, len(labels), entries))
+    figure.set_figheight(figure.get_figheight() + ROW * rows + BETWEEN * entries)
+
+
+def wrapped(label: str, letters: int) -> str:
+    """In rows of at most so many letters, cut if there are too many."""
+    return textwrap.fill(label, max(12, letters), max_lines=MOST_ROWS, placeholder=" …")
 
 
 def plain_log(axes: Axes) -> None:
-    """A logarithmic scale upwards whose numbers are written out, between the powers of ten too."""
+    """A logarithmic scale upwards whose numbers are written out, between few powers of ten too."""
+
+    def between(value: float, _: float) -> str:
+        low, high = axes.get_ylim()
+        return f"{value:g}" if high < FEW_POWERS * low and f"{value:e}"[0] in "25" else ""
+
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+    axes.yaxis.set_minor_formatter(between)

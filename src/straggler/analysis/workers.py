@@ -8,16 +8,27 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
-from straggler.analysis.curves import thinned, time_label
+from straggler.analysis.curves import Groups, thinned, time_label
+from straggler.analysis.intervals import bars, interval
 from straggler.analysis.jobs import jobs
-from straggler.analysis.style import COLOURS, drawn, line, panels, plain_log
+from straggler.analysis.style import COLOURS, drawn, line, panels, place_legend, plain_log
 from straggler.record import Record
 
-__all__ = ["draw_spans", "legend_of", "spans", "staleness_figure", "timeline_figure", "workers_figure"]
+__all__ = [
+    "draw_spans",
+    "draw_staleness",
+    "legend_of",
+    "spans",
+    "staleness_figure",
+    "timeline_figure",
+    "workers_figure",
+]
 
 BARS = 30  # jobs per worker on a timeline: more could not be told apart
 WIDEST = 40  # bins of a histogram
+HATCHES = ("", "////")  # of bars, where colours are used again
 LINES = 12  # workers with a line of their own
 KINDS = {
     "applied": ("computing, used", COLOURS[0]),
@@ -28,25 +39,40 @@ KINDS = {
 }
 
 
-def staleness_figure(records: Mapping[str, Record], path: Path) -> Path:
-    """The share of arrivals at each staleness."""
-    counts = {name: staleness_of(record) for name, record in records.items()}
-    most = max((int(found.max()) for found in counts.values() if len(found)), default=0)
-    width = -(-(most + 1) // WIDEST)
-    edges = np.arange(0, most + width + 1, width)
+def staleness_figure(groups: Groups, path: Path) -> Path:
+    """The share of arrivals at each staleness, by setting."""
     with drawn(path, 6.5, 3.6) as figure:
         axes = panels(figure, 1, 1)[0]
-        for position, (name, found) in enumerate(counts.items()):
-            shares = 100 * np.histogram(found, edges)[0] / max(1, len(found))
-            label = f"{name} (mean {found.mean():.2f})" if len(found) else name
-            bar = 0.84 * width / len(counts)
-            places = edges[:-1] + (position - (len(counts) - 1) / 2) * bar + (width - 1) / 2
-            axes.bar(places, shares, bar, color=line(position)["color"], label=label)
-        axes.set(xlabel="staleness (updates)", ylabel="share of gradients (%)")
-        if most < 25:
-            axes.set_xticks(range(most + 1))
-        axes.legend(loc="best")
+        draw_staleness(axes, groups)
+        place_legend(figure, axes)
     return path
+
+
+def draw_staleness(axes: Axes, groups: Groups) -> None:
+    """Shares side by side; of several seeds the mean, and its 95 % interval."""
+    found = {name: [staleness_of(record) for record in group] for name, group in groups.items()}
+    most = max((int(ages.max()) for seeds in found.values() for ages in seeds if len(ages)), default=0)
+    width = -(-(most + 1) // WIDEST)
+    edges = np.arange(0, most + width + 1, width)
+    bar = 0.84 * width / len(found)
+    for position, (name, seeds) in enumerate(found.items()):
+        shares = [100 * np.histogram(ages, edges)[0] / max(1, len(ages)) for ages in seeds]
+        spread = [interval(at) for at in zip(*shares, strict=True)]
+        every = np.concatenate(seeds)
+        axes.bar(
+            edges[:-1] + (position - (len(found) - 1) / 2) * bar + (width - 1) / 2,
+            [one.mean for one in spread],
+            bar,
+            yerr=bars(spread, 100.0) if len(seeds) > 1 else None,
+            error_kw={"elinewidth": 0.8, "ecolor": "0.4"},
+            color=line(position)["color"],
+            hatch=HATCHES[position // len(COLOURS) % len(HATCHES)],
+            edgecolor="white",
+            linewidth=0,
+            label=f"{name} (mean {every.mean():.2f})" if len(every) else name,
+        )
+    axes.set(xlabel="staleness (updates)", ylabel="share of gradients (%)", ylim=(0, None))
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
 def staleness_of(record: Record) -> np.ndarray[Any, Any]:
@@ -80,7 +106,7 @@ def timeline_figure(records: Mapping[str, Record], path: Path) -> Path:
             whole = float(table["end"].max() or 0.0)  # type: ignore[arg-type]
             part = f": the first {end:,.4g} of {whole:,.4g} s" if whole > end else ""
             axes.set_title(f"{name}{part}", fontsize=9, loc="left")
-        rows[-1].set_xlabel(time_label(records))
+        rows[-1].set_xlabel(time_label(records.values()))
         figure.legend(handles=legend_of(every.values()), loc="outside lower center", ncols=len(KINDS))
     return path
 
@@ -131,7 +157,7 @@ def workers_figure(records: Mapping[str, Record], path: Path) -> Path:
             norm.set(ylabel="L2 norm", title="weights")
             batches.set(ylabel="batches", title="batches done")
             for axes in (loss, norm, batches):
-                axes.set_xlabel(time_label(records))
+                axes.set_xlabel(time_label(records.values()))
         figure.legend(*rows[2].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     return path
 

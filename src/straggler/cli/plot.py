@@ -1,5 +1,6 @@
 """The command that draws runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -7,11 +8,12 @@ import typer
 
 from straggler.analysis.curves import AGAINST
 from straggler.analysis.kinds import KINDS
-from straggler.analysis.labels import named
+from straggler.analysis.labels import grouped, told_apart_by
 from straggler.analysis.style import FORMATS
 from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
 from straggler.cli.frame import check_suffix, err, find_all, out
+from straggler.record import Record
 
 __all__ = ["plot"]
 
@@ -35,6 +37,7 @@ def plot(
 ) -> None:
     """Draw runs, several in one figure; they are named by the settings in which they differ.
 
+    Runs that differ in nothing but their seed are one line: their mean, and its 95 % interval.
     Curves of thousands of arrivals show means over neighbours, timelines the beginning (the title says how
     much).
     """
@@ -44,17 +47,40 @@ def plot(
         raise InputError(f"--against {against!r}: {suggestion(against, AGAINST)}")
     target = file or Path(f"{kind}.png")
     check_suffix(target, FORMATS)
-    records = named(find_all(runs, folder))
-    empty = [record.path for record in records.values() if record.arrivals.is_empty()]
+    records = find_all(runs, folder)
+    groups = grouped(records, KINDS[kind].axes)
+    check_settings(kind, records, len(groups))
+    empty = [record.path for record in records if record.arrivals.is_empty()]
     if empty:
         raise InputError(f"{empty[0]} has no arrivals (yet); wait for it, or run it with a larger budget")
-    if kind == "accuracy" and not any("test_accuracy" in record.curve.columns for record in records.values()):
+    if kind == "accuracy" and not any("test_accuracy" in record.curve.columns for record in records):
         raise InputError("no run has a test accuracy (yet); wait for one, or use plot loss")
     if KINDS[kind].of_ended:
-        for record in [record for record in records.values() if not record.ended]:
-            err.print(f"left out: {record.path} has not ended", markup=False, soft_wrap=True)
-        records = {name: record for name, record in records.items() if record.ended}
-        if not any(record.summary.get("test_accuracy") is not None for record in records.values()):
+        groups = {name: ended(group) for name, group in groups.items()}
+        seen = [record.summary.get("test_accuracy") for group in groups.values() for record in group]
+        if all(accuracy is None for accuracy in seen):
             raise InputError(f"no run that has ended has a test accuracy, of which {kind} is; use plot loss")
-    KINDS[kind].draw(records, target, against)
+    KINDS[kind].draw(groups, target, against)
     out.print(f"wrote {target}", soft_wrap=True)
+
+
+def check_settings(kind: str, records: Sequence[Record], settings: int) -> None:
+    """Refuse what no figure can show at once."""
+    axes, most = KINDS[kind].axes, KINDS[kind].most
+    if settings > most == 1:
+        others = ", ".join(told_apart_by(records, axes))
+        raise InputError(
+            f"{kind} is of {' and '.join(axes)}, and these runs differ in {others} too; "
+            "name runs that are alike in that, or use plot error"
+        )
+    if settings > most:
+        raise InputError(
+            f"{settings} settings; name fewer runs" + (", or use plot error" if kind != "error" else "")
+        )
+
+
+def ended(records: Sequence[Record]) -> list[Record]:
+    """Those that have; of the others it is said that they are left out."""
+    for record in [record for record in records if not record.ended]:
+        err.print(f"left out: {record.path} has not ended", markup=False, soft_wrap=True)
+    return [record for record in records if record.ended]

@@ -1,5 +1,7 @@
 """Accuracy and loss over time, epochs, updates and gradients."""
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,7 +9,9 @@ import polars as pl
 
 from straggler.web.figure import DASHES, Figure, colour, numbers, thin
 
-__all__ = ["curves"]
+__all__ = ["curves", "is_wide"]
+
+WIDE = 100  # times the median
 
 METRICS = {
     "accuracy": ("Accuracy", "accuracy (%)", ("test_accuracy", "validation_accuracy", "train_accuracy")),
@@ -32,11 +36,22 @@ def curves(
         views: dict[str, Any] = {}
         for label, (column, axis) in axes.items():
             traces = lines(tables, groups, column, columns)
-            layout = {"xaxis": {"title": {"text": axis}}, "yaxis": {"title": {"text": unit}}}
+            layout: dict[str, Any] = {
+                "xaxis": {"title": {"text": axis}},
+                "yaxis": {"title": {"text": unit}},
+            }
+            if metric == "loss" and is_wide([y for trace in traces for y in trace["y"] if y is not None]):
+                layout["yaxis"] |= {"type": "log", "title": {"text": f"{unit} (log scale)"}}
             views[label] = {"data": traces, "layout": layout}
         if any(view["data"] for view in views.values()):
             figures.append(Figure.switched(metric, title, NOTES[metric], views, group="curves"))
     return figures
+
+
+def is_wide(values: Sequence[float]) -> bool:
+    """Whether only a logarithmic scale shows more than the largest of these."""
+    finite = [value for value in values if math.isfinite(value)]
+    return bool(finite) and max(finite) > WIDE * statistics.median(finite)
 
 
 def lines(

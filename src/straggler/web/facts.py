@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import polars as pl
 from pydantic import ValidationError
 
-from straggler.catalogue import explain, parse
+from straggler.catalogue import InputError, explain, parse
 from straggler.corrections import correction_of
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
@@ -22,6 +22,7 @@ __all__ = ["Facts", "command_line", "labels", "method_name", "settings_of", "she
 
 T = TypeVar("T")
 MOST_WORKERS = 100_000  # of whom an experiment is made again; a record may say any number
+GIVEN = "Its model, data or loss were given in Python; the program that gave them runs it again."
 NO_DIFFERENCE = (*PIECES, *SHARED_SETTINGS, "seed", "eval_every", "train_metrics", "snapshots")
 
 
@@ -31,6 +32,7 @@ class Facts:
     def __init__(self, path: Path) -> None:
         self.record, self.id = Record(path), path.name
         self.trouble: list[str] = []
+        self._given = False
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -38,6 +40,14 @@ class Facts:
             return self.record.settings
         except RecordError as error:
             return self._troubled(str(error), {})
+
+    @cached_property
+    def text(self) -> str:
+        """Its experiment.toml as it stands there."""
+        try:
+            return self.record.text
+        except RecordError as error:
+            return self._troubled(str(error), "")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -82,10 +92,18 @@ class Facts:
             return self._troubled(f"workers = {workers:,}: at most {MOST_WORKERS:,} are shown", None)
         try:
             return Experiment.recorded(self.record)
+        except InputError:  # the one thing that text cannot hold, and no trouble
+            self._given = True
+            return None
         except ValidationError as error:
             return self._troubled(explain(error, Experiment.model_fields), None)
         except (RecordError, ValueError, OSError, TypeError) as error:
             return self._troubled(str(error), None)
+
+    @property
+    def remark(self) -> str:
+        """Why there is no command that does the same, where there cannot be one."""
+        return GIVEN if self.experiment is None and self._given else ""
 
     @property
     def status(self) -> str:
@@ -106,7 +124,8 @@ class Facts:
         return command_line(settings_of(self.experiment)) if self.experiment else []
 
     def _troubled(self, line: str, instead: T) -> T:
-        self.trouble.append(line)
+        if line not in self.trouble:
+            self.trouble.append(line)
         return instead
 
 

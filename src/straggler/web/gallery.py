@@ -1,6 +1,7 @@
 """All pictures of some runs, in the order in which one wants to see them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from straggler.web.figure import Figure
 from straggler.web.timeline import timeline
 from straggler.web.trajectory import trajectory
 
-__all__ = ["counted", "gallery", "live_gallery", "named", "partition_counts"]
+__all__ = ["counted", "gallery", "live_gallery", "named", "only_first", "partition_counts"]
 
 T = TypeVar("T")
 READING = (OSError, RecordError, pl.exceptions.PolarsError)
@@ -58,7 +59,20 @@ def gallery(runs: Sequence[Facts]) -> list[Figure]:
         "the way of the weights": lambda: trajectory(few),
     }
     pictures = [attempted(runs, what, build) for what, build in attempts.items()]
-    return live_gallery(runs) + [picture for picture in pictures if picture is not None]
+    there = [picture for picture in pictures if picture is not None]
+    return live_gallery(runs) + of_the_first(there, len(runs))
+
+
+def of_the_first(figures: Sequence[Figure], runs: int) -> list[Figure]:
+    """Pictures that say so if they leave runs out."""
+    if runs <= MOST_IN_DETAIL:
+        return list(figures)
+    said = only_first(MOST_IN_DETAIL, runs)
+    return [replace(figure, note=f"{figure.note} {said}") for figure in figures]
+
+
+def only_first(shown: int, runs: int) -> str:
+    return f"Only the first {shown} of {runs} runs are shown."
 
 
 def attempted(runs: Sequence[Facts], what: str, build: Callable[[], T]) -> T | None:
@@ -81,7 +95,7 @@ def live_gallery(runs: Sequence[Facts]) -> list[Figure]:
     if not arrivals:
         return figures
     more = attempted(runs, "the arrivals", lambda: of_arrivals(few, arrivals, clock))
-    return figures + (more or [])
+    return figures + of_the_first(more or [], len(runs))
 
 
 def of_arrivals(runs: Mapping[str, Facts], arrivals: Mapping[str, pl.DataFrame], clock: str) -> list[Figure]:

@@ -9,12 +9,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
-from straggler.analysis.figures import draw_staleness, draw_timeline
+from straggler.analysis.figures import draw_timeline
 from straggler.analysis.markdown import markdown_table
-from straggler.analysis.style import STYLE, line
+from straggler.analysis.style import STYLE, line, place_legend, plain_log, wrapped
+from straggler.analysis.workers import draw_staleness
+from straggler.record import ARRIVALS, Record
+from straggler.web.curves import is_wide
 from straggler.web.facts import Facts, labels
-from straggler.web.gallery import named
+from straggler.web.gallery import named, only_first
 from straggler.web.report import again, summary_columns, summary_rows, title
 from straggler.web.study import Study
 
@@ -38,14 +42,14 @@ def markdown(runs: Sequence[Facts], studies: Sequence[Study]) -> str:
             markdown_table(summary_columns, [list(map(plain, row)) for row in summary_rows(runs)]),
         ]
         parts.append(
-            "Intervals are 95 %: over seeds, or over the test samples of one run. NC: no convergence."
+            "Intervals are 95 %: over seeds (of two both are given), or over the test samples of one run. "
+            "NC: no convergence."
         )
         parts.append("## How to run it again")
         for run, label in zip(runs, labels(runs), strict=True):
             how = again(run, label)
-            parts.append(
-                f"{label} ({how['id']}, {how['status']}):\n\n```\n{how['command'] or how['given']}\n```"
-            )
+            words = how["remark"] or f"```\n{how['command'] or how['given']}\n```"
+            parts.append(f"{label} ({how['id']}, {how['status']}):\n\n{words}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -67,54 +71,65 @@ def plain(cell: Any) -> str:
 
 def pages(runs: Sequence[Facts]) -> list[Figure]:
     """Curves and staleness, timelines, classes: a figure each, if there is something to draw."""
-    everyone, _ = named(runs)
-    figures = [curve_page(everyone)]
+    everyone, groups = named(runs)
+    figures = [curve_page(runs, groups)]
     with_jobs = {name: run for name, run in everyone.items() if len(run.arrivals)}
     if with_jobs:
         figures.append(timeline_page(dict(list(with_jobs.items())[:MOST_TIMELINES])))
     with_classes = {name: run for name, run in everyone.items() if run.summary.get("confusion")}
     if with_classes:
         figures.append(class_page(dict(list(with_classes.items())[:MOST_TIMELINES])))
+    for figure in figures[1:]:
+        if len(everyone) > MOST_TIMELINES:
+            figure.suptitle(only_first(MOST_TIMELINES, len(everyone)), fontsize=8)
     return figures
 
 
-def curve_page(runs: Mapping[str, Facts]) -> Figure:
+def curve_page(runs: Sequence[Facts], groups: Sequence[str]) -> Figure:
+    """Runs of one group, which differ in nothing but their seed, share a colour and a name."""
     with mpl.rc_context(STYLE):
         page = Figure(figsize=(WIDTH, 6.5), layout="constrained")
         (accuracy, loss), (staleness, norms) = page.subplots(2, 2)
-        draw_metric(accuracy, runs, "test_accuracy", "test accuracy (%)")
-        draw_metric(loss, runs, "test_loss", "test loss")
-        drawn = {name: run.record for name, run in runs.items() if len(run.arrivals)}
+        draw_metric(accuracy, runs, groups, "test_accuracy", "test accuracy (%)")
+        draw_metric(loss, runs, groups, "test_loss", "test loss")
+        if is_wide([float(value) for shown in loss.get_lines() for value in np.asarray(shown.get_ydata())]):
+            plain_log(loss)
+            loss.set_ylabel("test loss (log scale)")
+        drawn: dict[str, list[Record]] = {}
+        for run, group in zip(runs, groups, strict=True):
+            if len(run.arrivals):
+                drawn.setdefault(group, []).append(run.record)
         if drawn:
             draw_staleness(staleness, drawn)
-        draw_norms(norms, runs)
-        handles, names = accuracy.get_legend_handles_labels()
-        if not handles:
-            handles, names = loss.get_legend_handles_labels()
-        page.legend(handles, names, loc="outside lower left", frameon=False)
+        draw_metric(norms, runs, groups, "weight_norm", "norm of the weights")
+        place_legend(page, accuracy if accuracy.get_legend_handles_labels()[0] else loss)
     return page
 
 
-def draw_metric(axes: Axes, runs: Mapping[str, Facts], column: str, unit: str) -> None:
-    for position, (name, run) in enumerate(runs.items()):
-        if column in run.curve.columns:
-            points = run.curve.select("seconds", column).drop_nulls()
-            axes.plot(points["seconds"], points[column], label=name, marker=".", **line(position))
-    axes.set(xlabel=next(iter(runs.values())).clock, ylabel=unit)
-
-
-def draw_norms(axes: Axes, runs: Mapping[str, Facts]) -> None:
-    for position, run in enumerate(runs.values()):
-        points = run.arrivals.select("time", "weight_norm").drop_nulls()
-        axes.plot(points["time"], points["weight_norm"], **line(position))
-    axes.set(xlabel=next(iter(runs.values())).clock, ylabel="norm of the weights")
+def draw_metric(axes: Axes, runs: Sequence[Facts], groups: Sequence[str], column: str, unit: str) -> None:
+    """A line per run, of evaluations or else of arrivals."""
+    order = list(dict.fromkeys(groups))
+    for place, (run, group) in enumerate(zip(runs, groups, strict=True)):
+        table = run.arrivals.rename({"time": "seconds"}) if column in ARRIVALS else run.curve
+        if column in table.columns:
+            points = table.select("seconds", column).drop_nulls()
+            label = "" if group in groups[:place] else group
+            marker = "" if column in ARRIVALS else "."
+            axes.plot(
+                points["seconds"], points[column], label=label, marker=marker, **line(order.index(group))
+            )
+    axes.set(xlabel=runs[0].clock, ylabel=unit)
 
 
 def timeline_page(runs: Mapping[str, Facts]) -> Figure:
+    """What each worker did first, and below what the colours mean."""
     with mpl.rc_context(STYLE):
-        page = Figure(figsize=(WIDTH, 2.4 * len(runs)), layout="constrained")
+        page = Figure(figsize=(WIDTH, 2.4 * len(runs) + 0.3), layout="constrained")
+        meaning: dict[str, Patch] = {}
         for axes, (name, run) in zip(np.ravel(page.subplots(len(runs), 1)), runs.items(), strict=True):
-            axes.legend(handles=draw_timeline(axes, name, run.record, run.clock), loc="lower right")
+            patches = draw_timeline(axes, name, run.record, run.clock)
+            meaning |= {str(patch.get_label()): patch for patch in patches}
+        page.legend(handles=list(meaning.values()), loc="outside lower center", ncols=len(meaning))
     return page
 
 
@@ -132,7 +147,7 @@ def class_page(runs: Mapping[str, Facts]) -> Figure:
             axes.set_xticks(range(len(classes)), classes, rotation=90)
             axes.set_yticks(range(len(classes)), classes)
             axes.set(xlabel="recognised as", ylabel="is")
-            axes.set_title(name, fontsize=8)
+            axes.set_title(wrapped(name, 50), fontsize=8)
             axes.grid(visible=False)
             page.colorbar(picture, ax=axes, label="% of the class")
         for axes in spots[len(runs) :]:

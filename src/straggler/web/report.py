@@ -93,8 +93,9 @@ def again(run: Facts, label: str) -> dict[str, Any]:
         "status": run.status,
         "error": run.summary.get("error"),
         "command": shell(run.again()),
-        "given": shell(["straggler", *given[1:]]) if len(given) > 1 else "",
-        "toml": run.record.text if not run.trouble else "",
+        "given": shell(["straggler", *given[1:]]) if len(given) > 1 and not run.remark else "",
+        "remark": run.remark,
+        "toml": run.text,
         "facts": {
             "started": environment.get("started"),
             "git": environment.get("git"),
@@ -122,7 +123,8 @@ def summary_row(label: str, group: Sequence[Facts]) -> list[str]:
 
     def cell(key: str, digits: int) -> str:
         values = [run.summary[key] for run in runs if isinstance(run.summary.get(key), int | float)]
-        return plus_minus(values, digits) if values else "–"
+        few = digits if max(values, default=0) < 100 else min(digits, 1)  # large ones need no decimals
+        return plus_minus(values, few) if values else "–"
 
     whole = [cell(key, 0) for key in ("updates", "gradients")]
     return [

@@ -42,7 +42,8 @@ def staleness(arrivals: Mapping[str, pl.DataFrame]) -> Figure:
 
 def gaps(arrivals: Mapping[str, pl.DataFrame]) -> Figure:
     """The distribution of the distance the model moved while a gradient was computed."""
-    found = {name: arrived(table)["gap"].drop_nulls().drop_nans() for name, table in arrivals.items()}
+    known = {name: arrived(table)["gap"] for name, table in arrivals.items()}
+    found = {name: gap.filter(gap.is_finite()) for name, gap in known.items()}
     top = max((float(gap.quantile(0.995) or 0.0) for gap in found.values()), default=0.0) or 1.0
     edges = np.linspace(0.0, top, BINS + 1)
     traces = []

@@ -14,8 +14,10 @@ __all__ = ["write_report"]
 
 
 def write_report(kind: str, runs: Sequence[Path], studies: Sequence[Path], path: Path) -> list[str]:
-    """Write it beside, then rename it; answer with what could not be read."""
+    """Write it beside, then rename it; answer with what could not be read. Of nothing there is no report."""
     records, folders = [Facts(run) for run in dict.fromkeys(runs)], [Study(study) for study in studies]
+    if records and not folders and not any(run.settings for run in records):
+        raise InputError(f"nothing to report: {records[0].trouble[0]}")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,8 @@ function again(page) {
   for (const run of page.runs) {
     const details = element("details", { className: "card", open: page.runs.length === 1 || open.has(run.id) },
       element("summary", { textContent: `${run.label} (${run.id}, ${run.status})` }),
-      element("pre", { tabIndex: 0 }, element("code", { textContent: run.command || run.given })),
+      run.remark ? element("p", { className: "muted", textContent: run.remark })
+        : element("pre", { tabIndex: 0 }, element("code", { textContent: run.command || run.given })),
       element("pre", { tabIndex: 0 }, element("code", { textContent: run.toml })));
     details.dataset.id = run.id;
     place.append(details);
