@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -137,16 +138,23 @@ def test_a_delay_is_waited_for_and_an_abandoned_one_is_not(problem: Problem, rea
 
 
 class Clumsy(nn.Module):
-    def __init__(self) -> None:
+    """Fails in any other process than its first, where it is tried out."""
+
+    def __init__(self, home: int) -> None:
         super().__init__()
-        self.layer = nn.Linear(784, 10)
+        self.layer, self.home = nn.Linear(784, 10), home
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if os.getpid() != self.home:
+            self.fail()
+        return self.layer(inputs.flatten(1))
+
+    def fail(self) -> None:
         raise LookupError("I lost my weights")
 
 
 def test_an_exception_in_the_model_ends_the_run_with_its_own_traceback(tmp_path: Path, real: str) -> None:
-    experiment = Experiment(**DIGITS | {"model": Clumsy}, workers=2, engine=real)
+    experiment = Experiment(**DIGITS | {"model": partial(Clumsy, os.getpid())}, workers=2, engine=real)
     with pytest.raises(WorkerError, match=r"(?s)in forward.*I lost my weights"):
         experiment.run(tmp_path)
 
@@ -329,21 +337,17 @@ def children(parent: int) -> list[int]:
     return [int(pid) for pid in listing.stdout.split()]
 
 
-class Suicidal(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(784, 10)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+class Suicidal(Clumsy):
+    def fail(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-        return self.layer(inputs.flatten(1))
 
 
 def test_endless_failures_end_the_run_with_the_last_error(
     real: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("straggler.engines.real_time.FAILURES_PER_WORKER", 1)
-    experiment = Experiment(**REAL | {"model": Suicidal, "workers": 2, "engine": real})
+    model = partial(Suicidal, os.getpid())
+    experiment = Experiment(**REAL | {"model": model, "workers": 2, "engine": real})
     with pytest.raises(WorkerError, match=r"failures within 60 s.*(exit code -9|process \d+ on 127)"):
         experiment.run(tmp_path)
     assert list(tmp_path.glob("*/checkpoint-*.safetensors"))  # what was learnt until then is not lost

@@ -244,8 +244,9 @@ def test_what_cannot_be_combined_does_not_stop_the_rest(
 
 def test_a_value_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     """It would pass for another seed."""
-    with pytest.raises(InputError, match=r"epochs: 1 is given twice"):
-        read_sweep(sweep_file(tmp_path, "epochs = [1, 2, 1]"))
+    for key, value in (("epochs", 1), ("momentum", 0.0)):
+        with pytest.raises(InputError, match=f"{key}: {value} is given twice"):
+            read_sweep(sweep_file(tmp_path, f"{key} = [{value}, 0.5, {value}]"))
 
 
 @pytest.mark.parametrize(("method", "divided"), [("sa", 3.0), ("asgd", 1.0), ("ga", None)])

@@ -93,8 +93,8 @@ def grid(settings: Mapping[str, Any]) -> list[Cell]:
     for key, values in lists.items():
         if not values:
             raise InputError(f"{key} = []: there is nothing to choose from; give at least one value")
-        if twice := next((value for value in values if values.count(value) > 1), None):
-            raise InputError(f"{key}: {twice!r} is given twice; seeds = 2 runs everything twice")
+        if twice := [value for value in values if values.count(value) > 1]:
+            raise InputError(f"{key}: {twice[0]!r} is given twice; seeds = 2 runs everything twice")
     fixed = {key: value for key, value in settings.items() if key not in lists}
     combinations = itertools.product(*lists.values())
     chosen = [dict(zip(lists, values, strict=True)) for values in combinations]
