@@ -206,7 +206,7 @@ def test_a_run_that_is_stopped_as_it_diverges_is_diverged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint of that very moment would go on without the worker that found it."""
-    settings: dict[str, Any] = {"dataset": "quadratic", "lr": 3.0, "workers": 3, "gradients": 10**6}
+    settings: dict[str, Any] = {"dataset": "quadratic", "lr": 1e3, "workers": 3, "gradients": 10**6}
     whole = Experiment(**settings).run(tmp_path / "whole", jobs=1).summary
     assert whole["status"] == "diverged"
     as_it_diverges = property(lambda self: self.server.lost, lambda self, to: None)
