@@ -261,6 +261,7 @@ def test_by_how_much_gradients_are_divided(method: str, divided: float | None, t
     assert facts_of(experiment, record, ("divided-by",), None)["divided_by"] == 7, "it is not measured twice"
 
 
+@pytest.mark.slow
 def test_a_sweep_keeps_going_past_a_bad_cell_and_does_nothing_twice(tmp_path: Path) -> None:
     bad = Cell({"row": "bad"}, TINY | {"model": "lenet5", "dataset": "mixture"})  # the shapes do not fit
     cells = [Cell({"row": "good"}, TINY, keep=("curve", "course")), bad]
