@@ -1,5 +1,7 @@
 """Networks: their sizes, their shapes, and what they refuse."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -53,6 +55,30 @@ def test_the_same_generator_gives_the_same_weights(text, shape, size):
     torch.manual_seed(3)
     second = nn.utils.parameters_to_vector(build(text, shape).parameters())
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(("text", "shape"), [(text, shape) for text, shape, _ in SIZES if shape[0] in (1, 3)])
+def test_the_layout_of_the_layers_leaves_every_bit(text, shape):
+    torch.manual_seed(1)
+    network = build(text, shape)
+    plain = nn.Sequential(*copy.deepcopy(network).children())
+    pixels, labels = torch.rand(32, *shape), torch.randint(10, (32,))
+    pixels[:, :, :8] = 0  # as in real images: windows in which every pixel is the largest
+    for _ in range(3):
+        for layers in (network, plain):
+            torch.manual_seed(2)  # for dropout
+            nn.functional.cross_entropy(layers(pixels), labels).backward()
+            with torch.no_grad():
+                for weights in layers.parameters():
+                    weights -= 0.05 * weights.grad
+    assert torch.equal(
+        nn.utils.parameters_to_vector(network.parameters()), nn.utils.parameters_to_vector(plain.parameters())
+    )
+
+
+def test_double_precision_has_no_layout_of_its_own():
+    network = build("lenet5", GREY).double()
+    assert network(torch.rand(2, *GREY, dtype=torch.float64)).dtype == torch.float64
 
 
 @pytest.mark.slow
