@@ -180,7 +180,7 @@ class Linear(Model):
 
 
 class Images(nn.Sequential):
-    """Layers of which the first ones work in oneDNN's own layout: the same bits in four fifths of the time."""
+    """Layers that begin in oneDNN's own layout: the same bits in four fifths of the time."""
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Through the layers; plain tensors where oneDNN is not at home."""
