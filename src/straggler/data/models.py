@@ -15,6 +15,7 @@ from straggler.data.residual import resnet, wide_resnet
 __all__ = ["MODELS", "Model"]
 
 SMALLEST_IMAGE = 8
+ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
 class Model(Entry):
@@ -184,8 +185,8 @@ class Images(nn.Sequential):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Through the layers; plain tensors where oneDNN is not at home."""
-        at_home = pixels.device.type == "cpu" and pixels.dtype == torch.float32
-        x = pixels.to_mkldnn() if at_home and torch.backends.mkldnn.is_available() else pixels
+        at_home = ONEDNN and pixels.device.type == "cpu" and pixels.dtype == torch.float32
+        x = pixels.to_mkldnn() if at_home else pixels
         for layer in self:
             if x.is_mkldnn and not isinstance(layer, nn.Conv2d | nn.MaxPool2d | nn.ReLU):
                 x = x.to_dense()
