@@ -1,6 +1,7 @@
 """Networks: their sizes, their shapes, and what they refuse."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -57,23 +58,56 @@ def test_the_same_generator_gives_the_same_weights(text, shape, size):
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize(("text", "shape"), [(text, shape) for text, shape, _ in SIZES if shape[0] in (1, 3)])
-def test_the_layout_of_the_layers_leaves_every_bit(text, shape):
+IMAGES = pytest.mark.parametrize(
+    ("text", "shape"), [(text, shape) for text, shape, _ in SIZES if shape in (GREY, COLOUR)]
+)
+
+
+def learnt(layers, pixels):
+    """The weights after three steps."""
+    labels = torch.arange(len(pixels)) % 10
+    for _ in range(3):
+        torch.manual_seed(2)  # for dropout
+        layers.zero_grad()
+        nn.functional.cross_entropy(layers(pixels), labels).backward()
+        with torch.no_grad():
+            for weights in layers.parameters():
+                weights -= 0.05 * weights.grad
+    return nn.utils.parameters_to_vector(layers.parameters())
+
+
+def with_plain_layers(text, shape):
     torch.manual_seed(1)
     network = build(text, shape)
-    plain = nn.Sequential(*copy.deepcopy(network).children())
-    pixels, labels = torch.rand(32, *shape), torch.randint(10, (32,))
+    return network, nn.Sequential(*copy.deepcopy(network).children())
+
+
+@pytest.mark.parametrize("batch", [32, 1])
+@IMAGES
+def test_the_layout_of_the_layers_leaves_every_bit(text, shape, batch):
+    network, plain = with_plain_layers(text, shape)
+    pixels = torch.rand(batch, *shape)
     pixels[:, :, :8] = 0  # as in real images: windows in which every pixel is the largest
-    for _ in range(3):
-        for layers in (network, plain):
-            torch.manual_seed(2)  # for dropout
-            nn.functional.cross_entropy(layers(pixels), labels).backward()
-            with torch.no_grad():
-                for weights in layers.parameters():
-                    weights -= 0.05 * weights.grad
-    assert torch.equal(
-        nn.utils.parameters_to_vector(network.parameters()), nn.utils.parameters_to_vector(plain.parameters())
-    )
+    assert torch.equal(learnt(network, pixels), learnt(plain, pixels))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e38])
+@pytest.mark.parametrize("place", ["pixel", "weight", "bias"])
+@pytest.mark.parametrize(("text", "shape"), [("lenet5", GREY), ("cnn", GREY), ("asu-cifar", COLOUR)])
+def test_nothing_that_is_not_finite_is_lost(text, shape, place, value):
+    network, plain = with_plain_layers(text, shape)
+    pixels = torch.rand(4, *shape)
+    for layers in (network.eval(), plain.eval()):
+        convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
+        with torch.no_grad():
+            if place == "pixel":
+                pixels[1, 0, 9, 9] = value
+            elif place == "weight":
+                convolutions[1].weight[:] = value
+            else:
+                convolutions[1].bias[3] = value
+    assert torch.equal(network(pixels).isfinite(), plain(pixels).isfinite())
+    assert torch.allclose(network(pixels), plain(pixels), rtol=0, atol=0, equal_nan=True)
 
 
 def test_double_precision_has_no_layout_of_its_own():
