@@ -1,16 +1,20 @@
 """Workers that come and go: nobody waits for the departed, nothing is lost, and it replays to the bit."""
 
+import math
 import os
 import random
 import signal
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from straggler.buffers import MeanOfLatest
 from straggler.catalogue import InputError
-from straggler.core import Arrival, Change, Job
+from straggler.core import Arrival, Change, Diverged, Gradient, Job, Server
 from straggler.delays import Durations
 from straggler.engines.compute import Compute
 from straggler.engines.processes import Processes
@@ -30,8 +34,8 @@ PARALLEL = [name for name, method in METHODS.items() if not method.single]
 class Restless:
     """A simulator whose workers come and go at random; one of them always stays."""
 
-    def __init__(self, inside: Simulator, workers: int, seed: int) -> None:
-        self.inside, self.random = inside, random.Random(seed)
+    def __init__(self, inside: Simulator, workers: int, seed: int, often: float) -> None:
+        self.inside, self.random, self.often = inside, random.Random(seed), often
         self.present, self.gone = set(range(workers)), set[int]()
 
     @property
@@ -43,7 +47,7 @@ class Restless:
         self.inside.submit(job)
 
     def next(self) -> Arrival | Change | None:
-        if self.random.random() < 0.2:
+        if self.random.random() < self.often:
             if self.gone and self.random.random() < 0.5:
                 return self._change(self.random.choice(sorted(self.gone)), joined=True)
             if len(self.present) > 1:
@@ -60,14 +64,16 @@ class Restless:
     def close(self) -> None: ...
 
 
-def restless(seed: int, **settings: Any) -> tuple[Any, list[Any]]:
-    experiment = Experiment(dataset="quadratic(noise=1)", workers=5, lr=0.01, **settings)
+def restless(seed: int, workers: int = 5, often: float = 0.2, **settings: Any) -> tuple[Any, list[Any]]:
+    experiment = Experiment(dataset="quadratic(noise=1)", workers=workers, lr=0.01, **settings)
     problem = experiment.problem()
-    durations = Durations(experiment.compute, [], 5, seed)
+    durations = Durations(experiment.compute, [], workers, seed)
     server, seen = experiment.server(problem), []  # type: ignore[var-annotated]
-    engine = Restless(Simulator(Compute(problem), durations), 5, seed)
+    engine = Restless(Simulator(Compute(problem), durations), workers, seed, often)
     with one_thread():
-        train(server, engine, Budget(gradients=400), lambda *what: seen.append(what))
+        train(
+            server, engine, Budget(gradients=400), lambda *what: seen.append((*what, list(server.cancelled)))
+        )
     return server, seen
 
 
@@ -83,6 +89,85 @@ def test_nobody_waits_for_the_departed(key: str, value: str, seed: int) -> None:
     assert server.k > 0
     ledger = server.ledger
     assert ledger.dispatched == ledger.applied + ledger.dropped + ledger.cancelled + server.in_flight
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("policy", ["hybrid(2, 0)", "hybrid(2, 1)", "hybrid(3, 0)"])
+def test_the_hybrid_server_assigns_each_once_and_leaves_nobody_idle(policy: str, seed: int) -> None:
+    """Steps may be of the departed alone, or have a worker twice that left and came back."""
+    server, seen = restless(seed, workers=4, often=0.3, compute="exponential(mean=1)", policy=policy)
+    assert server.gradients == 400
+    assert not any(cancelled for what, *_, cancelled in seen if isinstance(what, Arrival))
+
+
+def delivered(server: Server, worker: int, loss: float = 0.0) -> None:
+    job = server.busy[worker]
+    gradient = Gradient(torch.zeros_like(job.x), loss, job.buffers)
+    server.receive(Arrival(job, 0.0, 1.0, 1, lambda: gradient))
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_also_when_it_waited_for_one_who_left() -> None:
+    """Worker 0's second gradient waits for worker 2's first, which never comes."""
+    experiment = Experiment(dataset="quadratic", policy="hybrid(1, 0)", workers=3)
+    server, told = experiment.server(experiment.problem()), []  # type: ignore[var-annotated]
+    server.begin()
+    delivered(server, 0)
+    delivered(server, 0, loss=math.nan)
+    delivered(server, 1)
+
+    class Leaves:
+        now = 2.0
+
+        def submit(self, job: Job) -> None: ...
+
+        def next(self) -> Change:
+            return Change(2, 2.0, joined=False)
+
+        def close(self) -> None: ...
+
+    end = train(server, Leaves(), Budget(updates=9), lambda *what: told.append(what[1]))
+    assert isinstance(end, Diverged)
+    assert told == ["left"]
+    server.ledger.check(server.in_flight)
+
+
+def test_the_statistics_of_the_departed_go_with_them() -> None:
+    """Else every mean would contain what they last said, for ever."""
+    mean = MeanOfLatest(torch.zeros(1))
+    mean.put(0, torch.tensor([2.0]))
+    assert mean.put(1, torch.tensor([4.0])) == 3
+    assert mean.left(1) == 2
+    assert mean.put(1, torch.tensor([9.0])) == 2  # a gradient of its that was still waiting
+    assert mean.left(0) == 2  # with nobody left it stays
+    mean.joined(1)
+    assert mean.put(1, torch.tensor([5.0])) == 5
+    mean.joined(0)
+    assert mean.put(0, torch.tensor([7.0])) == 6
+
+
+def test_a_server_forgets_the_statistics_of_the_departed() -> None:
+    experiment = Experiment(dataset="fashion-mnist", model="asu-fashion", workers=2, updates=1)
+    problem = experiment.problem()
+    server = experiment.server(problem)
+    server.begin()
+    for worker, statistic in ((0, 2.0), (1, 4.0)):
+        job = server.busy[worker]
+        gradient = Gradient(torch.zeros_like(job.x), 0.0, torch.full_like(job.buffers, statistic))
+        server.receive(Arrival(job, 0.0, 1.0, 1, lambda gradient=gradient: gradient))
+    assert float(server.buffers.mean()) == 3
+    server.change(1, joined=False)
+    assert float(server.buffers.mean()) == 2
+    (job,) = server.change(1, joined=True)
+    assert float(job.buffers.mean()) == 2
+
+
+def test_a_worker_that_dies_as_a_resumed_run_starts_joins_once() -> None:
+    """It was gone when the run was saved; the engine knows already that it comes."""
+    engine = Processes.__new__(Processes)
+    engine.workers, engine.least = 4, 2
+    engine._absent, engine._changes = set(), deque([(2, False), (2, True)])
+    engine.resume(0.0, {}, present=[0, 1])
+    assert list(engine._changes) == [(2, False), (2, True), (3, True)]
 
 
 def test_a_synchronous_round_ends_when_the_last_it_waits_for_leaves() -> None:

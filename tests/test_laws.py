@@ -223,6 +223,8 @@ def test_stop_each_with_epochs_counts_passes_over_ones_own_data() -> None:
     split = run_story(**choices, workers=2, epochs=3, partition="iid")
     assert shared.server.finished == [30, 30]
     assert split.server.finished == [15, 15]
+    part = run_story(**choices | {"batch_size": 1}, workers=1, epochs=0.07, partition="shared")
+    assert part.server.finished == [7]  # though .07 × 100 is a little more in floating point
 
 
 def test_synchronous_workers_do_not_wait_for_those_who_stopped() -> None:

@@ -307,6 +307,8 @@ def test_starting_over_clears_what_was_there_and_nothing_else(tmp_path: Path) ->
         writing.tensors("weights.safetensors", {"x": torch.ones(2)})
         writing.tensors("snapshots.safetensors", {"x": torch.ones(2)})
         writing.finish({"status": "finished"})
+    for measured in ("calibration.json", "initial_buffers.json", "divided_by.json"):
+        (tmp_path / measured).write_text("{}")
     with pytest.raises(RecordError, match="finished by another process"), recorder(tmp_path):
         pass
     assert Record(tmp_path).ended and len(Record(tmp_path).arrivals) == 1

@@ -487,9 +487,32 @@ def test_the_hybrid_server_does_not_wait_for_those_who_stopped(k: int, tolerance
     assert story.server.in_flight == 0
 
 
-def test_the_hybrid_server_sends_each_worker_its_own_look_ahead() -> None:
-    settings = QUADRATIC | {"optimizer": "multi(momentum=0.9, nesterov=True)"}
+@pytest.mark.parametrize("optimizer", ["multi(momentum=0.9, nesterov=True)", "dana"])
+@pytest.mark.parametrize("warmup", [0, 0.5])
+def test_the_hybrid_server_sends_each_worker_its_own_look_ahead(optimizer: str, warmup: float) -> None:
+    settings = QUADRATIC | {"optimizer": optimizer, "warmup": warmup}
     assert torch.equal(end(**settings, policy="hybrid"), end(**settings, policy="asynchronous"))
+
+
+def test_the_hybrid_server_does_not_call_applied_what_waits_for_the_next_step() -> None:
+    """Step on two, tolerance 0: when worker 3 is the last to come again, two steps are made without it."""
+    server = server_of(workers=5, policy="hybrid(num_workers_ps_update=2, staleness_tolerance=0)")
+    server.begin()
+    first = [deliver(server, worker, 1.0)[0] for worker in range(5)]
+    assert first == ["held", "applied", "held", "applied", "held"]
+    assert [deliver(server, worker, 1.0)[0] for worker in range(3)] == ["held"] * 3
+    assert deliver(server, 3, 1.0) == ("held", [4, 0, 1, 2])
+    assert (server.k, server.held) == (4, 1)
+
+
+def test_the_hybrid_server_goes_on_after_a_step_of_those_who_stopped() -> None:
+    data = {"dataset": "mixture(samples=200)", "model": "linear", "batch_size": 8, "lr": 0.01, "seed": 1}
+    policy = "hybrid(num_workers_ps_update=2, staleness_tolerance=0)"
+    story = run_story(
+        **data, workers=5, epochs=2, stop="each", partition="dirichlet(alpha=0.3)", policy=policy
+    )
+    assert story.server.finished == [2 * story.problem.batches(worker) for worker in range(5)]
+    assert story.server.in_flight == 0
 
 
 NONSENSE = {
@@ -498,6 +521,14 @@ NONSENSE = {
     "k too large": ({"policy": "k-sync(k=9)"}, "only 5 workers"),
     "hybrid k too large": ({"policy": "hybrid(num_workers_ps_update=9)"}, "only 5 workers"),
     "hybrid never pulls": ({"policy": "hybrid(pull_weights_interval=0)"}, "greater than or equal to 1"),
+    "decay divided, then clipped": (
+        {"correction": "gap-aware + clip(norm=5)", "momentum": 0.9, "weight_decay": 0.1},
+        "put gap-aware last",
+    ),
+    "decay divided, then merged at a rate": (
+        {"correction": "staleness-aware + gap-aware", "policy": "k-async(k=2)", "weight_decay": 0.1},
+        "scale=gradient",
+    ),
     "ssp negative": ({"policy": "ssp(bound=-1)"}, "greater than or equal to 0"),
     "momentum twice": ({"optimizer": "sgd(momentum=0.9)", "momentum": 0.5}, "given twice"),
     "adam has no momentum": ({"optimizer": "adam", "momentum": 0.5}, "takes no momentum"),

@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+from straggler.analysis.study_tables import sweep_rows
 from straggler.catalogue import InputError
 from straggler.cli.study import sweep
 from straggler.experiment import Experiment
@@ -25,7 +26,7 @@ from straggler.sweeps.cells import Cell, Task, grid, read_sweep, tasks
 from straggler.sweeps.conduct import conduct, plan
 from straggler.sweeps.display import duration
 from straggler.sweeps.facts import facts_of
-from straggler.sweeps.fleet import Fleet
+from straggler.sweeps.fleet import Fleet, attempt
 from straggler.sweeps.summaries import Summaries, known
 from straggler.sweeps.tally import Tally
 
@@ -240,6 +241,27 @@ def test_what_cannot_be_combined_does_not_stop_the_rest(
     assert page.count("synchronous") == 2 and "95 % interval" in page
     with pytest.raises(InputError, match=r"workers=2, policy=k-sync\(k=3\): .*only 2 workers"):
         sweep(sweep_file(tmp_path, text.replace("[2, 4]", "[2]").replace(', "synchronous"]', "]")), **where)
+
+
+def test_a_sweep_over_a_budget_shows_what_was_used_of_it(tmp_path: Path) -> None:
+    """A run that is lost ends before its seconds do."""
+    settings: dict[str, Any] = TINY | {"model": "mlp", "epochs": None, "seconds": 50, "lr": 1e25}
+    (task,) = tasks([Cell({"seconds": 50.0}, settings)], [0])
+    facts = facts_of(task.experiment, task.experiment.run(tmp_path / "runs", jobs=1), (), None)
+    summaries = Summaries(tmp_path, ["seconds"])
+    summaries.add(task, facts)
+    summaries.write()
+    columns, rows = sweep_rows(known(tmp_path), ["seconds"])
+    assert dict(zip(columns, rows[0], strict=True))["time (s)"] == f"{facts['seconds']:,.1f}"
+    assert facts["seconds"] < 50
+
+
+@pytest.mark.slow
+def test_runs_in_real_time_on_processes_need_no_cluster(tmp_path: Path) -> None:
+    """A study that is spread over a cluster runs them here."""
+    order = TINY | {"workers": 2, "engine": "processes", "gradients": 4, "epochs": None}
+    what, found = attempt(lambda seen: None, order, tmp_path, None, (), address="10.0.0.1:6379")
+    assert what == "done", found
 
 
 def test_a_value_that_is_given_twice_is_refused(tmp_path: Path) -> None:

@@ -7,16 +7,17 @@ __all__ = ["MeanOfLatest"]
 
 
 class MeanOfLatest:
-    """Workers that have not reported do not count; until one has, it is what the model began with."""
+    """Workers that have not reported, or are gone, do not count; without any the mean stays as it was."""
 
     def __init__(self, first: Tensor) -> None:
         self.mean = first
         self._latest: dict[int, Tensor] = {}
+        self._gone: list[int] = []
         self._sum = torch.zeros_like(first, dtype=torch.float64)  # so that putting and taking leaves no trace
 
     def put(self, worker: int, latest: Tensor) -> Tensor:
         """A worker's newest; the mean that follows."""
-        if latest.numel():
+        if latest.numel() and worker not in self._gone:
             before = self._latest.get(worker)
             before = torch.zeros_like(latest) if before is None else before
             # what did not change adds nothing, infinities (an attention mask) included
@@ -24,3 +25,19 @@ class MeanOfLatest:
             self._sum, self._latest[worker] = self._sum + change, latest
             self.mean = (self._sum / len(self._latest)).to(latest.dtype)
         return self.mean
+
+    def left(self, worker: int) -> Tensor:
+        """A worker is gone, and so are its statistics, which would else hold on to the mean for ever."""
+        self._gone.append(worker)
+        if self._latest.pop(worker, None) is not None and self._latest:
+            first, *others = self._latest.values()
+            self._sum = sum(others, start=first.double())
+            self.mean = (self._sum / len(self._latest)).to(first.dtype)
+        elif not self._latest:
+            self._sum = torch.zeros_like(self._sum)
+        return self.mean
+
+    def joined(self, worker: int) -> None:
+        """A worker came, perhaps one that was gone."""
+        if worker in self._gone:
+            self._gone.remove(worker)

@@ -185,7 +185,8 @@ class Server:
         self.cancelled: list[Job] = []  # by the last arrival
         self.lost = False  # a gradient was not finite
         self._schedule = lr
-        self._merged_now: list[Arrival] = []  # since the last arrival came
+        self._merged_now: list[Arrival] = []  # since the last arrival came, for a step to come
+        self._used_now: list[Arrival] = []  # since then, by a step
         self._buffers = MeanOfLatest(buffers)
         self._nothing = x.new_empty(0)  # a slice would keep the first model alive
         self._clear_pending()
@@ -213,17 +214,16 @@ class Server:
 
     def receive(self, arrival: Arrival) -> tuple[Decision, list[Job]]:
         """Let the policy decide on an arrival; say what became of it, and the jobs that start now."""
-        worker, k = arrival.worker, self.k
-        del self.busy[worker]
+        del self.busy[arrival.worker]
         self.cancelled = []
-        self.finished[worker] += 1
+        self.finished[arrival.worker] += 1
         self.gradients += 1
         try:
             starting = self.policy.receive(self, arrival)
         finally:  # a step is made at the rate of the samples before it
             self.samples += arrival.samples
-        decision = self._decision(arrival, stepped=self.k > k)
-        self._merged_now = []
+        decision = self._decision(arrival)
+        self._merged_now, self._used_now = [], []
         return decision, self._start(starting)
 
     def change(self, worker: int, joined: bool) -> list[Job]:
@@ -233,24 +233,26 @@ class Server:
             return []
         if joined:
             self.active = dict.fromkeys(sorted({*self.active, worker}))
+            self._buffers.joined(worker)
             return self._start(self.policy.joined(self, worker))
         self.retire(worker)
         if (job := self.busy.pop(worker, None)) is not None:
             self.cancelled.append(job)
             self.ledger.cancelled += 1
+        self.buffers = self._buffers.left(worker)
         starting = self.policy.left(self, worker)
         self.optimizer.left(worker)
-        self._merged_now = []
+        self._merged_now, self._used_now = [], []
         return self._start(starting)
 
     def _start(self, workers: Iterable[int]) -> list[Job]:
         return [self._assign(worker) for worker in workers if worker in self.active]
 
-    def _decision(self, arrival: Arrival, stepped: bool) -> Decision:
+    def _decision(self, arrival: Arrival) -> Decision:
         """What the policy did with an arrival: one that it neither merged nor set aside is dropped."""
-        if any(merged is arrival for merged in self._merged_now):
-            return "applied" if stepped else "held"
-        if arrival in self.aside:
+        if any(used is arrival for used in self._used_now):
+            return "applied"
+        if any(kept is arrival for kept in (*self._merged_now, *self.aside)):
             return "held"
         self.ledger.dropped += 1
         arrival.ignore()
@@ -296,6 +298,8 @@ class Server:
         before, lr, worker = self.x, self.lr * self._scale, self._last_worker
         self.x = self.optimizer.step(before, direction, lr, worker)
         self.k += 1
+        self._used_now += self._merged_now
+        self._merged_now = []
         self.ledger.applied += self.held
         self.staleness_sum += self._pending_staleness
         self._clear_pending()

@@ -206,6 +206,23 @@ class Chain(Correction):
     def check(self, policy: Policy, optimizer: Optimizer) -> None:
         for link in self.links:
             link.check(policy, optimizer)
+        *before, last = self.links
+        if not optimizer.decay():
+            return
+        if any(isinstance(link, GapAware) for link in before):
+            raise ValueError(
+                f"{self}: what follows gap-aware would undo that weight decay is divided too; "
+                f"put gap-aware last, or use weight_decay=0"
+            )
+        if (
+            isinstance(last, GapAware)
+            and policy.merges(2)
+            and any(isinstance(link, StalenessWeight) and link.scale == "lr" for link in before)
+        ):
+            raise ValueError(
+                f"{self}: {policy} steps on several gradients, and a factor of the learning rate would undo "
+                f"that weight decay is divided too; use scale=gradient, or weight_decay=0"
+            )
 
     def begin(self, x: Tensor, workers: int) -> None:
         for link in self.links:

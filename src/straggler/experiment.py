@@ -288,9 +288,8 @@ class Experiment(BaseModel):
         if self.gradients is not None:
             return Budget(shares=[-(-self.gradients // self.workers)] * self.workers)
         assert self.epochs is not None
-        return Budget(
-            shares=[math.ceil(self.epochs * problem.batches(worker)) for worker in range(self.workers)]
-        )
+        batches = map(problem.batches, range(self.workers))
+        return Budget(shares=[math.ceil(round(self.epochs * each, 9)) for each in batches])
 
     def _engine(self) -> Callable[..., Any]:
         durations = Durations(self.compute, self.delay, self.workers, self.seed)

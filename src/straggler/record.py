@@ -244,12 +244,12 @@ class Recorder:
         self.flush()
         write_parquet(Record(self.path).history, self.path / "arrivals.parquet")
         self.summary(facts)
-        self._drop_checkpoints()  # until here a killed run goes on from one, and from the parts
-        shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
+        self._drop_unfinished()
 
-    def _drop_checkpoints(self) -> None:
+    def _drop_unfinished(self) -> None:  # until then a killed run goes on from these
         for checkpoint in (*self.path.glob("checkpoint-*.safetensors"), self.path / "checkpoint.tmp"):
             checkpoint.unlink(missing_ok=True)
+        shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must know to forget what was written after it."""
@@ -269,12 +269,12 @@ class Recorder:
         self._lock.release()
 
     def _clear(self) -> None:
-        """What an earlier try left here goes; nothing else does."""
+        """What an earlier try left here goes, and what was measured of it; nothing else does."""
         names = ("experiment.toml", "environment.json", "summary.json", "curve.parquet", "arrivals.parquet")
-        for name in (*names, "events.json", "weights.safetensors", "snapshots.safetensors"):
+        more = ("events.json", "weights.safetensors", "snapshots.safetensors", "calibration.json")
+        for name in (*names, *more, "initial_buffers.json", "divided_by.json"):
             (self.path / name).unlink(missing_ok=True)
-        self._drop_checkpoints()
-        shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
+        self._drop_unfinished()
 
 
 def hold(folder: Path, option: str) -> FileLock:

@@ -50,8 +50,14 @@ def train(server: Server, engine: Engine, budget: Budget, observe: Observe) -> D
         if arrival.time > budget.seconds:
             return None
         if isinstance(arrival, Change):
-            before, jobs = server.x, server.change(arrival.worker, arrival.joined)
-            observe(arrival, "joined" if arrival.joined else "left", 0, before)
+            before = server.x
+            what: Decision = "joined" if arrival.joined else "left"
+            try:
+                jobs = server.change(arrival.worker, arrival.joined)
+            except Diverged as end:  # by a gradient that waited for this
+                observe(arrival, what, 0, before)
+                return end
+            observe(arrival, what, 0, before)
             server.ledger.check(server.in_flight)
             continue
         if budget.shares is not None and server.finished[arrival.worker] + 1 >= budget.shares[arrival.worker]:

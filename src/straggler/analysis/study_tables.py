@@ -174,7 +174,8 @@ def sweep_rows(summaries: pl.DataFrame, labels: list[str]) -> tuple[list[str], l
         summaries = summaries.with_columns(value="test_loss")
     for key, runs in summaries.group_by(*labels, maintain_order=True) if labels else [((), summaries)]:
         found = entry(runs, "", "", "")
-        staleness, seconds = runs.select(pl.col("mean_staleness", "seconds").mean()).row(0)
+        time = "measured_seconds" if "measured_seconds" in summaries.columns else "seconds"
+        staleness, seconds = runs.select(pl.col("mean_staleness", time).mean()).row(0)
         rows.append([*map(str, key), found.text, str(found.seeds), f"{staleness:.2f}", f"{seconds:,.1f}"])
     unit = " (%)" if fact == "accuracy" else ""
     return [*labels, f"test {fact}{unit}", "seeds", "staleness", "time (s)"], rows

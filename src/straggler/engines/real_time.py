@@ -75,7 +75,8 @@ class RealTime(ABC):
         """Go on at a time; jobs in flight are simply done again, and workers that were gone come back."""
         self._began = time.monotonic() - now
         if self.least < self.workers:
-            gone = set(range(self.workers)) - set(present) - self._absent
+            coming = {worker for worker, joined in self._changes if joined}  # its process died as it started
+            gone = set(range(self.workers)) - set(present) - self._absent - coming
             self._changes.extend((worker, True) for worker in sorted(gone))
 
     def submit(self, job: Job) -> None:

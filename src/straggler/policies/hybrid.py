@@ -67,15 +67,15 @@ class Hybrid(Policy):
     def _advance(self, server: Server) -> list[int]:
         """Step if k are collected, or nobody else will come; who starts then."""
         starting = self._iterate(server)
-        if server.busy or starting:
-            return starting
-        if server.aside:
+        while not (server.busy or starting):
             self._least = self._fewest(server, counting=self._collected)
             self._collect(server)
+            if not self._collected:
+                break
             starting = self._iterate(server)
-        if not starting and self._collected:  # the others have finished their share
-            starting = self._step(server)
-        return starting
+            if not starting and self._collected:  # the others have finished their share, or are gone
+                starting = self._step(server)
+        return list(dict.fromkeys(starting))  # one that was gone and came back may be in several steps
 
     def _fewest(self, server: Server, counting: Iterable[int] = ()) -> int:
         """The least that an active worker pushed, with those named counted once more."""
@@ -107,15 +107,15 @@ class Hybrid(Policy):
         server.step(self.aggregate)
         if (server.k - 1) % self.pull_weights_interval == 0:
             self._pulled = (server.k, server.x)
-        (version, x), send, lr = self._pulled, server.optimizer.send, server.lr
-        pushes, given, collected, busy = self._pushes, self._given, self._collected, server.busy
+        pushes, given, collected = self._pushes, self._given, self._collected
         for worker in collected:
             pushes[worker] += 1
-            given[worker] = (version, send(x, lr, worker))
-        starting = [worker for worker in collected if worker not in busy]  # one may have come back
+            given[worker] = self._pulled
+        starting = [worker for worker in collected if worker in server.active and worker not in server.busy]
         collected.clear()
         self._least = self._fewest(server)
         return starting
 
     def view(self, server: Server, worker: int) -> tuple[int, Tensor]:
-        return self._given.get(worker) or super().view(server, worker)
+        version, x = self._given.get(worker) or (server.k, server.x)
+        return version, server.optimizer.send(x, server.lr, worker)

@@ -135,7 +135,8 @@ def attempt(
         if isinstance(order, Repetition):
             return "done", counted(order)
         experiment = Experiment(**order)
-        record = experiment.run(runs, jobs=1, data=data, progress=progress, address=address)
+        cluster = address if experiment.engine == "ray" else None
+        record = experiment.run(runs, jobs=1, data=data, progress=progress, address=cluster)
         return "done", facts_of(experiment, record, keep, data)
     except KeyboardInterrupt:
         raise SystemExit(0) from None  # saved, because the sweep ends

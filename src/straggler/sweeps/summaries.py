@@ -46,7 +46,9 @@ class Summaries:
         for cell in task.cells:
             said = {"source": cell.source} | {f"source_{key}": value for key, value in cell.also.items()}
             first = {**cell.labels, "seed": task.seed, "value": facts.get(cell.fact), **said, "id": task.id}
-            self._new.append(first | {key: value for key, value in row.items() if key not in first})
+            # a budget that the sweep varies has the name of what was used of it
+            named = {f"measured_{key}" if key in cell.labels else key: value for key, value in row.items()}
+            self._new.append(first | {key: value for key, value in named.items() if key not in first})
         for name in SERIES:
             self._series[name] += [{"id": task.id, **point} for point in facts.get(name, ())]
 
