@@ -67,11 +67,11 @@ class Hybrid(Policy):
     def _advance(self, server: Server) -> list[int]:
         """Step if k are collected, or nobody else will come; who starts then."""
         starting = self._iterate(server)
-        while not (server.busy or starting):
+        for _ in range(len(self._collected) + len(server.aside)):  # every round uses one of them, or more
+            if server.busy or starting:
+                break
             self._least = self._fewest(server, counting=self._collected)
             self._collect(server)
-            if not self._collected:
-                break
             starting = self._iterate(server)
             if not starting and self._collected:  # the others have finished their share, or are gone
                 starting = self._step(server)
