@@ -127,6 +127,26 @@ def test_nobody_waits_in_an_asynchronous_run(runs: dict[str, Record]) -> None:
     assert 0 not in waits["worker"] and waits["worker"].n_unique() == 3  # the slow one is waited for
 
 
+@pytest.mark.parametrize("kind", ["timeline", "workers"])
+def test_a_worker_that_never_delivers_has_its_place(kind: str, tmp_path: Path, drawn: list[Figure]) -> None:
+    run = trained(tmp_path, updates=20, gradients=None, delay="constant(500, workers=[0])")
+    KINDS[kind].draw({"run": [run]}, tmp_path / "t.svg", "")
+    if kind == "timeline":
+        assert list(drawn[0].axes[0].get_yticks()) == [0, 1, 2, 3]
+        assert drawn[0].axes[0].get_ylim() == (3.5, -0.5)
+    else:
+        assert list(drawn[0].axes[2].get_lines()[0].get_ydata()) == [0, 0]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_single_evaluation_is_a_point_that_is_seen(seeds: int, tmp_path: Path, drawn: list[Figure]) -> None:
+    tiny = {"dataset": "digits", "model": "linear", "gradients": 8, "eval_every": 0, "delay": []}
+    group = [trained(tmp_path, **tiny, seed=seed) for seed in range(seeds)]
+    KINDS["accuracy"].draw({"run": group}, tmp_path / "a.svg", "seconds")
+    (point, *_) = drawn[0].axes[0].get_lines()
+    assert len(point.get_xdata()) == 1 and point.get_marker() == "o"
+
+
 def test_long_timelines_are_cut_and_say_so(tmp_path: Path, drawn: list[Figure]) -> None:
     long = trained(tmp_path, gradients=3000, eval_every=0)
     KINDS["timeline"].draw({"run": [long]}, tmp_path / "t.svg", "")

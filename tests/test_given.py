@@ -280,3 +280,16 @@ def test_what_one_may_not_expect_is_said(tmp_path: Path) -> None:
 def test_wrong_settings_are_told_in_one_line_in_python_too() -> None:
     with pytest.raises(InputError, match=r"^unknown key 'momentun'; did you mean 'momentum'\?"):
         Experiment(momentun=0.9)
+
+
+def test_one_output_needs_a_loss_of_its_own(tmp_path: Path) -> None:
+    """Its cross entropy is 0 whatever it says, and nothing would be learnt."""
+    inputs, targets = torch.randn(40, 6), torch.randn(40, 1)
+    data = (inputs, targets, inputs, targets)
+    with pytest.raises(InputError, match="one output, of which the cross entropy is always 0"):
+        Experiment(model=lambda: nn.Linear(6, 1), dataset=data, updates=3).run(tmp_path)
+    assert not list(tmp_path.iterdir())
+    record = Experiment(
+        model=lambda: nn.Linear(6, 1), dataset=data, updates=3, loss=nn.functional.mse_loss
+    ).run(tmp_path, jobs=1)
+    assert record.summary["test_loss"] > 0

@@ -317,7 +317,7 @@ class Experiment(BaseModel):
             if value and self.engine != "ray":
                 raise InputError(f"{key}={value!r}: {self.engine} is no cluster; use the ray engine")
         if not force and (finished := existing(folder)) is not None:
-            report(f"{folder} exists already; --force runs it again")
+            report(f"{folder} exists already; `run --force` runs it again")
             return finished
         make_engine, virtual = self._engine(), self.engine == "simulator"
         started = time.monotonic()
@@ -332,7 +332,9 @@ class Experiment(BaseModel):
         self._try_schedule(fewest * self.batch_size / problem.samples)  # of how many epochs, the data say
         resumed = None if force else newest(folder, report)
         if resumed is not None:
-            report(f"goes on from a checkpoint after {resumed['server']['k']:,} updates; --force starts anew")
+            report(
+                f"goes on from a checkpoint ({resumed['server']['k']:,} updates); `run --force` starts anew"
+            )
             started -= resumed["elapsed"]
         cluster = (self.engine, self.compute, self.workers, self.min_workers, self.batch_size)
         for remark in remarks(*cluster, problem):

@@ -205,7 +205,8 @@ class Supervised:
         buffers = self._read_buffers()
         try:
             with generators_kept(), torch.no_grad():
-                float(self.loss(self.module(inputs), targets))
+                outputs = self.module(inputs)
+                float(self.loss(outputs, targets))
         except Exception as error:
             raise ValueError(
                 f"the model and the loss fail on a small batch: {str(error).splitlines()[0]} "
@@ -213,6 +214,11 @@ class Supervised:
             ) from error
         finally:
             self._load(self._first, buffers)
+        if self.loss is F.cross_entropy and outputs.dim() > 1 and outputs.shape[1] == 1:
+            raise ValueError(
+                "the model has one output, of which the cross entropy is always 0; "
+                "give it one for each class, or another loss, such as loss=torch.nn.functional.mse_loss"
+            )
 
     def chunks(self, split: Split) -> int:
         return -(-len(self.splits[split]) // CHUNK) if split in self.splits else 0

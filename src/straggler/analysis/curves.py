@@ -87,7 +87,10 @@ def draw_seeds(axes: Axes, name: str, position: int, seeds: Sequence[pl.DataFram
         )
     for number, (place, value) in enumerate(zip(places, values, strict=True)):
         width = 1.6 if len(known) == 1 else 0.7
-        axes.plot(place, value, label="" if number else name, linewidth=width, **line(position))
+        alone = "o" if len(place) == 1 else ""
+        axes.plot(
+            place, value, label="" if number else name, linewidth=width, **line(position) | {"marker": alone}
+        )
     return "thin lines: one seed each" if len(known) > 1 else ""
 
 
@@ -100,6 +103,9 @@ def draw_band(axes: Axes, name: str, position: int, place: Array, values: Array,
     """The mean of rows of values, and how sure it is."""
     found = [interval(column) for column in values.T]
     means, (below, above) = np.array([one.mean for one in found]), bars(found, highest)
+    if len(place) == 1:
+        axes.errorbar(place, means, [below, above], label=name, capsize=3, **line(position) | {"marker": "o"})
+        return
     axes.plot(place, means, label=name, linewidth=1.6, **line(position))
     colour = line(position)["color"]
     axes.fill_between(place, means - below, means + above, color=colour, alpha=0.2, linewidth=0)

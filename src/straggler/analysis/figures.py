@@ -102,6 +102,6 @@ def draw_timeline(axes: Axes, name: str, record: Record, clock: str) -> list[Pat
     slowest = record.arrivals.select((pl.col("time") - pl.col("started")).max()).item()
     end = 3 * slowest
     seen = every.filter(pl.col("begin") < end)
-    draw_spans(axes, seen, end)
+    draw_spans(axes, seen, end, int(record.settings["workers"]))
     axes.set(xlabel=clock, title=f"Who does what when: {name}")
     return legend_of([seen])

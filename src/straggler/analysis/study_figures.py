@@ -240,10 +240,14 @@ def courses(named: Mapping[str, pl.DataFrame], path: Path) -> Path:
 
 
 def cell_means(runs: pl.DataFrame) -> pl.DataFrame:
-    """A row for each cell of each table: the source's number and the mean of ours over the seeds."""
+    """A row for each cell of each table: the source's number and the mean of ours over the seeds.
+
+    As in the tables, runs that were lost do not count where others of the cell were not.
+    """
     known = runs.filter(pl.col("source").is_not_null() & pl.col("value").is_not_null())
     cells = known.group_by("table", "protocol", "row", "column", maintain_order=True)
-    return cells.agg(pl.col("source").first(), pl.col("value").mean())
+    counting = pl.col("converged") | ~pl.col("converged").any()
+    return cells.agg(pl.col("source").first(), pl.col("value").filter(counting).mean())
 
 
 def beside_source(tables: Sequence[tuple[str, pl.DataFrame]], path: Path) -> Path:

@@ -98,11 +98,12 @@ def timeline_figure(records: Mapping[str, Record], path: Path) -> Path:
     every = {name: spans(record.arrivals) for name, record in records.items()}
     ends = [window(table) for table in every.values() if len(table)]
     end = min(ends, default=1.0)
-    most = max((table["worker"].n_unique() for table in every.values()), default=1)
+    counts = {name: int(record.settings["workers"]) for name, record in records.items()}
+    most = max(counts.values(), default=1)
     with drawn(path, 9, 0.7 + len(every) * (0.9 + 0.16 * min(most, 40))) as figure:
         rows = panels(figure, len(every), 1, sharex=True)
         for axes, (name, table) in zip(rows, every.items(), strict=True):
-            draw_spans(axes, table.filter(pl.col("begin") < end), end)
+            draw_spans(axes, table.filter(pl.col("begin") < end), end, counts[name])
             whole = float(table["end"].max() or 0.0)  # type: ignore[arg-type]
             part = f": the first {end:,.4g} of {whole:,.4g} s" if whole > end else ""
             axes.set_title(f"{name}{part}", fontsize=9, loc="left")
@@ -129,16 +130,14 @@ def window(table: pl.DataFrame) -> float:
     return float(busy["end"].max() if len(busy) <= most else busy["begin"][most])  # type: ignore[arg-type]
 
 
-def draw_spans(axes: Axes, table: pl.DataFrame, end: float) -> None:
+def draw_spans(axes: Axes, table: pl.DataFrame, end: float, workers: int) -> None:
+    """A row for each worker; it is empty if none of its jobs came to an end."""
     for (worker, kind), group in table.group_by(["worker", "kind"], maintain_order=True):
         bars = list(zip(group["begin"], group["end"] - group["begin"], strict=True))
         axes.broken_barh(bars, (int(worker) - 0.4, 0.8), **bar_style(str(kind)))
-    workers = sorted(table["worker"].unique())
-    shown = workers if len(workers) <= 20 else workers[:: -(-len(workers) // 16)]
-    axes.set(ylabel="worker", xlim=(0, end))
-    axes.set_yticks(shown)
+    axes.set(ylabel="worker", xlim=(0, end), ylim=(workers - 0.5, -0.5))
+    axes.set_yticks(range(0, workers, 1 if workers <= 20 else -(-workers // 16)))
     axes.grid(visible=False)
-    axes.invert_yaxis()
 
 
 def workers_figure(records: Mapping[str, Record], path: Path) -> Path:
@@ -147,7 +146,7 @@ def workers_figure(records: Mapping[str, Record], path: Path) -> Path:
         rows = panels(figure, len(records), 3)
         for row, (name, record) in enumerate(records.items()):
             loss, norm, batches = rows[3 * row : 3 * row + 3]
-            draw_workers(loss, batches, record.arrivals)
+            draw_workers(loss, batches, record.arrivals, int(record.settings["workers"]))
             table = thinned(
                 record.arrivals.filter(pl.col("decision") != "cancelled"), "time", ["weight_norm"]
             )
@@ -162,11 +161,10 @@ def workers_figure(records: Mapping[str, Record], path: Path) -> Path:
     return path
 
 
-def draw_workers(loss: Axes, batches: Axes, arrivals: pl.DataFrame) -> None:
+def draw_workers(loss: Axes, batches: Axes, arrivals: pl.DataFrame, workers: int) -> None:
     """A line per worker; of many, those evenly spread by number. One that never delivers stays at 0."""
-    workers = sorted(arrivals["worker"].unique())
     last = arrivals["time"].max()
-    for position, worker in enumerate(workers[:: -(-len(workers) // LINES)]):
+    for position, worker in enumerate(range(0, workers, -(-workers // LINES))):
         mine = arrivals.filter((pl.col("worker") == worker) & (pl.col("decision") != "cancelled"))
         seen = thinned(mine.filter(pl.col("loss").is_finite()), "time", ["loss"])
         loss.plot(seen["time"], seen["loss"], linewidth=1, **line(position))
