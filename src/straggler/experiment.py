@@ -332,9 +332,8 @@ class Experiment(BaseModel):
         self._try_schedule(fewest * self.batch_size / problem.samples)  # of how many epochs, the data say
         resumed = None if force else newest(folder, report)
         if resumed is not None:
-            report(
-                f"goes on from a checkpoint ({resumed['server']['k']:,} updates); `run --force` starts anew"
-            )
+            done = resumed["server"]["k"]
+            report(f"goes on from a checkpoint after {done:,} updates; `run --force` starts anew")
             started -= resumed["elapsed"]
         cluster = (self.engine, self.compute, self.workers, self.min_workers, self.batch_size)
         for remark in remarks(*cluster, problem):
