@@ -216,7 +216,7 @@ def test_a_run_that_is_stopped_as_it_diverges_is_diverged(
     assert not list(tmp_path.glob("*/*/checkpoint-*"))
 
 
-@pytest.mark.parametrize("after", ["write_parquet", "summary", "_drop_checkpoints"])
+@pytest.mark.parametrize("after", ["write_parquet", "summary", "_drop_unfinished"])
 def test_a_run_killed_while_it_writes_its_last_word_goes_on(
     after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

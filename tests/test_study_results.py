@@ -148,16 +148,17 @@ def test_runs_that_may_be_lost_have_no_standard_deviation() -> None:
         spread(("labels", 0.9), workers=(10,))
 
 
-def test_cells_of_two_tables_with_the_same_labels_are_two_points() -> None:
+def test_cells_of_two_tables_with_the_same_labels_are_two_points_of_the_runs_that_learnt() -> None:
     cell = {"protocol": "as coded", "row": "lr = 0.01", "column": "Fashion-MNIST"}
     runs = pl.DataFrame(
         [
-            {"table": "11", **cell, "source": 38.73, "value": 48.0},
-            {"table": "11", **cell, "source": 38.73, "value": 50.0},
-            {"table": "12", **cell, "source": 67.30, "value": 56.0},
+            {"table": "11", **cell, "source": 38.73, "value": 48.0, "converged": True},
+            {"table": "11", **cell, "source": 38.73, "value": 50.0, "converged": True},
+            {"table": "11", **cell, "source": 38.73, "value": 10.0, "converged": False},
+            {"table": "12", **cell, "source": 67.30, "value": 10.0, "converged": False},
         ]
     )
-    assert cell_means(runs).select("source", "value").rows() == [(38.73, 49.0), (67.30, 56.0)]
+    assert cell_means(runs).select("source", "value").rows() == [(38.73, 49.0), (67.30, 10.0)]
 
 
 CELL = {"table": "T", "protocol": "p", "row": "r", "column": "c"}
