@@ -110,8 +110,8 @@ class Experiment(BaseModel):
         settings = record.settings
         if given := given_in(settings, record.text):
             raise InputError(
-                f"{record.path} has a {' and a '.join(given)} given in Python, which its text cannot hold; there, "
-                f"Experiment(…).run() goes on with it and straggler.replay.replay(record, experiment) replays it"
+                f"{record.path} has a {' and a '.join(given)} given in Python, which its text cannot hold; "
+                f"there, Experiment(…).run() goes on with it, and straggler.replay.replay takes it too"
             )
         return cls(**settings)
 
