@@ -58,11 +58,6 @@ def test_the_same_generator_gives_the_same_weights(text, shape, size):
     assert torch.equal(first, second)
 
 
-IMAGES = pytest.mark.parametrize(
-    ("text", "shape"), [(text, shape) for text, shape, _ in SIZES if shape in (GREY, COLOUR)]
-)
-
-
 def learnt(layers, pixels):
     """The weights after three steps."""
     labels = torch.arange(len(pixels)) % 10
@@ -83,8 +78,8 @@ def with_plain_layers(text, shape):
 
 
 @pytest.mark.parametrize("batch", [32, 1])
-@IMAGES
-def test_the_layout_of_the_layers_leaves_every_bit(text, shape, batch):
+@pytest.mark.parametrize(("text", "shape", "size"), [row for row in SIZES if row[1] in (GREY, COLOUR)])
+def test_the_layout_of_the_layers_leaves_every_bit(text, shape, size, batch):
     network, plain = with_plain_layers(text, shape)
     pixels = torch.rand(batch, *shape)
     pixels[:, :, :8] = 0  # as in real images: windows in which every pixel is the largest

@@ -29,12 +29,10 @@ class MeanOfLatest:
     def left(self, worker: int) -> Tensor:
         """A worker is gone, and so are its statistics, which would else hold on to the mean for ever."""
         self._gone.append(worker)
-        if self._latest.pop(worker, None) is not None and self._latest:
-            first, *others = self._latest.values()
-            self._sum = sum(others, start=first.double())
-            self.mean = (self._sum / len(self._latest)).to(first.dtype)
-        elif not self._latest:
-            self._sum = torch.zeros_like(self._sum)
+        self._latest.pop(worker, None)
+        self._sum = sum(self._latest.values(), start=torch.zeros_like(self._sum))
+        if self._latest:
+            self.mean = (self._sum / len(self._latest)).to(self.mean.dtype)
         return self.mean
 
     def joined(self, worker: int) -> None:

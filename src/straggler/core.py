@@ -4,6 +4,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
@@ -252,7 +253,7 @@ class Server:
         """What the policy did with an arrival: one that it neither merged nor set aside is dropped."""
         if any(used is arrival for used in self._used_now):
             return "applied"
-        if any(kept is arrival for kept in (*self._merged_now, *self.aside)):
+        if any(kept is arrival for kept in chain(self._merged_now, self.aside)):
             return "held"
         self.ledger.dropped += 1
         arrival.ignore()

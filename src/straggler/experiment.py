@@ -111,7 +111,7 @@ class Experiment(BaseModel):
         if given := given_in(settings, record.text):
             raise InputError(
                 f"{record.path} has a {' and a '.join(given)} given in Python, which its text cannot hold; "
-                f"there, Experiment(…).run() goes on with it, and straggler.replay.replay takes it too"
+                f"in Python its run() goes on, and straggler.replay.replay(record, experiment) replays it"
             )
         return cls(**settings)
 

@@ -170,11 +170,11 @@ def sweep_rows(summaries: pl.DataFrame, labels: list[str]) -> tuple[list[str], l
     """Any sweep: a line per combination of its labels, the test accuracy (or loss) over its seeds."""
     rows = []
     fact = "accuracy" if summaries["value"].is_not_null().any() else "loss"
+    time = "measured_seconds" if "measured_seconds" in summaries.columns else "seconds"
     if fact == "loss":
         summaries = summaries.with_columns(value="test_loss")
     for key, runs in summaries.group_by(*labels, maintain_order=True) if labels else [((), summaries)]:
         found = entry(runs, "", "", "")
-        time = "measured_seconds" if "measured_seconds" in summaries.columns else "seconds"
         staleness, seconds = runs.select(pl.col("mean_staleness", time).mean()).row(0)
         rows.append([*map(str, key), found.text, str(found.seeds), f"{staleness:.2f}", f"{seconds:,.1f}"])
     unit = " (%)" if fact == "accuracy" else ""
