@@ -9,7 +9,6 @@ import polars as pl
 
 from straggler.catalogue import InputError
 from straggler.core import Arrival, Server
-from straggler.data.given import given_in
 from straggler.delays import Durations, Gamma, Law
 from straggler.engines.compute import Compute
 from straggler.engines.simulator import Simulator
@@ -22,6 +21,7 @@ __all__ = ["Calibration", "calibrate"]
 
 FEWEST = 20  # jobs of a worker that a fit needs
 NOTICED = 0.02  # relative difference between workers that gets a term of its own
+COMPUTED = ("dataset", "model", "loss", "partition")  # what a gradient is of; its time is measured
 DIGITS = 6  # of a second: nobody measures nanoseconds here
 
 
@@ -48,16 +48,14 @@ def calibrate(record: Record, experiment: Experiment | None = None) -> Calibrati
     What a run computes does not matter: where text cannot hold its data or model, and no experiment is given,
     others stand for them.
     """
-    given = given_in(record.settings, record.text)
-    settings = {key: value for key, value in record.settings.items() if key not in given}
-    experiment = experiment or Experiment(**settings)
+    experiment = experiment or Experiment.recorded(record, but=COMPUTED)
     if experiment.engine == "simulator":
         raise InputError(f"{record.path} was simulated; give a run in real time: --engine processes")
     if not record.ended:
         raise InputError(f"{record.path} has not ended; straggler resume {record.path} goes on with it")
     jobs = finished_jobs(record, experiment.workers)
-    same = {key: getattr(experiment, key) for key in ("dataset", "model", "loss")}  # text may not hold them
-    fitted = Experiment(**experiment.resolved() | same | {"engine": "simulator"} | laws(jobs, experiment))
+    same = {key: value for key, value in experiment if value is not None}
+    fitted = Experiment(**same | {"engine": "simulator"} | laws(jobs, experiment))
     arrivals = record.arrivals.filter(pl.col("compute").is_not_null())
     updates, predicted = predict(fitted, len(arrivals))
     return Calibration(

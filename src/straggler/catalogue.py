@@ -10,7 +10,17 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-__all__ = ["Entry", "InputError", "explain", "parse", "split_call", "suggestion", "written"]
+__all__ = [
+    "Entry",
+    "InputError",
+    "build",
+    "explain",
+    "is_own",
+    "parse",
+    "split_call",
+    "suggestion",
+    "written",
+]
 
 
 class InputError(ValueError):
@@ -51,8 +61,13 @@ class Entry(BaseModel):
 E = TypeVar("E", bound=Entry)
 
 
-def parse(value: object, catalogue: Mapping[str, type[E]], what: str) -> E:
-    """The entry that a text, a table with a `name`, or an entry itself stands for."""
+def parse(value: object, catalogue: Mapping[str, type[E]], what: str, kind: type[E] | None = None) -> E:
+    """The entry that a text, a table with a `name`, or an entry itself stands for.
+
+    An entry of a class that is in no catalogue will do if it is of this kind: users write their own.
+    """
+    if kind is not None and isinstance(value, kind) and is_own(type(value)):
+        return value
     if isinstance(value, Entry):
         if type(value) not in catalogue.values():
             raise ValueError(f"{value} is not a {what}; known: {', '.join(catalogue)}")
@@ -67,6 +82,11 @@ def parse(value: object, catalogue: Mapping[str, type[E]], what: str) -> E:
     if name not in catalogue:
         raise ValueError(f"unknown {what} {name!r}; {suggestion(name, catalogue)}")
     return build(catalogue[name], positional, settings)
+
+
+def is_own(entry: type[Entry]) -> bool:
+    """Whether a user wrote it."""
+    return entry.__module__.split(".")[0] != __name__.split(".")[0]
 
 
 def build(entry: type[E], positional: list[Any], settings: dict[str, Any]) -> E:

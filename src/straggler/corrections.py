@@ -269,5 +269,5 @@ def correction_of(value: Any) -> Correction:
     texts = value.split(" + ") if isinstance(value, str) else value if isinstance(value, list) else [value]
     if not texts:
         raise ValueError("correction=[]: a chain needs a link; write none")
-    links = tuple(parse(text, CORRECTIONS, "correction") for text in texts)
+    links = tuple(parse(text, CORRECTIONS, "correction", Correction) for text in texts)
     return links[0] if len(links) == 1 else Chain(links=links)

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,13 +16,13 @@ import numpy as np
 import tomlkit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from straggler.catalogue import Entry, InputError, explain, parse, suggestion
+from straggler.catalogue import Entry, InputError, explain, suggestion
 from straggler.checkpoint import newest
 from straggler.core import Correction, Optimizer, Policy, Server
 from straggler.corrections import correction_of
 from straggler.data.examples import ArrayExamples, Examples, Subset
 from straggler.data.fingerprints import fingerprint
-from straggler.data.given import LOSS_GIVEN, GivenData, GivenModel, given_in
+from straggler.data.given import LOSS_GIVEN, GivenData, GivenModel, given_in, named
 from straggler.data.partitions import PARTITIONS, Partition
 from straggler.delays import DELAYS, Durations, Law
 from straggler.keeper import Every
@@ -47,6 +47,7 @@ from straggler.settings import (
     model_of,
     overridden,
     remarks,
+    with_shared_settings,
 )
 from straggler.synthetic import Quadratic, Quadratics
 from straggler.train import Budget
@@ -66,9 +67,9 @@ class Experiment(BaseModel):
     loss: Loss | None = Field(None, exclude=True)  # Python only; cross entropy
 
     method: str = Field("asgd", exclude=True)  # a name for the three that follow
-    policy: Annotated[Policy, *choice(POLICIES, "policy")]
+    policy: Annotated[Policy, *choice(POLICIES, "policy", Policy)]
     correction: Annotated[Correction, BeforeValidator(correction_of), *Text]
-    optimizer: Annotated[Optimizer, *choice(OPTIMIZERS, "optimizer")]
+    optimizer: Annotated[Optimizer, *choice(OPTIMIZERS, "optimizer", Optimizer)]
     lr: float = Field(0.01, gt=0, lt=1e30)
     momentum: float | None = None  # None: the optimizer's own default
     nesterov: bool | None = None
@@ -79,12 +80,14 @@ class Experiment(BaseModel):
     workers: int = Field(4, ge=1)  # (min, max) or "min-max": in real time they may come and go
     min_workers: int | None = Field(None, ge=1)  # fewer are waited for; None: all
     batch_size: int = Field(32, ge=1)  # per worker
-    partition: Annotated[Partition, *choice(PARTITIONS, "partition")] = Field("iid", validate_default=True)
+    partition: Annotated[Partition, *choice(PARTITIONS, "partition", Partition)] = Field(
+        "iid", validate_default=True
+    )
     validation: float = Field(0.0, ge=0, lt=1)  # part of the training set kept apart
-    compute: Annotated[Law, *choice(DELAYS, "delay law")] = Field(
+    compute: Annotated[Law, *choice(DELAYS, "delay law", Law)] = Field(
         "constant(seconds=1)", validate_default=True
     )
-    delay: Annotated[list[Annotated[Law, *choice(DELAYS, "delay law")]], BeforeValidator(laws_of)] = []
+    delay: Annotated[list[Annotated[Law, *choice(DELAYS, "delay law", Law)]], BeforeValidator(laws_of)] = []
 
     epochs: float | None = Field(None, gt=0)
     updates: int | None = Field(None, gt=0)
@@ -105,12 +108,13 @@ class Experiment(BaseModel):
             return cls(**overridden(tomllib.load(file), changes))
 
     @classmethod
-    def recorded(cls, record: Record) -> Self:
-        """The experiment of a record, if text can hold it."""
-        settings = record.settings
-        if given := given_in(settings, record.text):
+    def recorded(cls, record: Record, but: Collection[str] = ()) -> Self:
+        """The experiment of a record, if text can hold it; what it cannot hold of `but` is the default."""
+        given = given_in(record.settings, record.text)
+        settings = {key: value for key, value in record.settings.items() if key not in given}
+        if given := [key for key in given if key not in but]:
             raise InputError(
-                f"{record.path} has a {' and a '.join(given)} given in Python, which its text cannot hold; "
+                f"{record.path} has {' and '.join(given)} given in Python, which its text cannot hold; "
                 f"in Python its run() goes on, and straggler.replay.replay(record, experiment) replays it"
             )
         return cls(**settings)
@@ -137,35 +141,12 @@ class Experiment(BaseModel):
                 f"policy={wrong}: that is a method, which has a policy; give it as method={wrong}"
             )
         settings = pieces | given
-        settings["optimizer"] = cls._with_shared_settings(settings, own="optimizer" in given)
+        settings["optimizer"] = with_shared_settings(settings, own="optimizer" in given)
         for key in SHARED_SETTINGS:  # an optimizer that has them says what they are
             settings[key] = getattr(settings["optimizer"], key, None)
         if not any(budget in settings for budget in BUDGETS):
             settings["epochs"] = 1
         return settings
-
-    @staticmethod
-    def _with_shared_settings(settings: Mapping[str, Any], own: bool) -> Optimizer:
-        """The optimizer with momentum, nesterov and weight decay from the keys of those names.
-
-        What a method sets by default gives way; what the user wrote into the optimizer must agree.
-        """
-        optimizer = parse(settings["optimizer"], OPTIMIZERS, "optimizer")
-        changes = {}
-        for key in SHARED_SETTINGS:
-            if key not in settings:
-                continue
-            if not hasattr(optimizer, key):
-                if settings[key]:
-                    raise ValueError(
-                        f"{key}={settings[key]}: {optimizer.name} takes no {key}; leave it out, or use sgd"
-                    )
-                continue
-            if own and key in optimizer.model_fields_set and getattr(optimizer, key) != settings[key]:
-                raise ValueError(f"{key} is given twice: {settings[key]}, and in {optimizer}; give one")
-            changes[key] = settings[key]
-        given = {key: getattr(optimizer, key) for key in optimizer.model_fields_set}
-        return parse({"name": optimizer.name, **given, **changes}, OPTIMIZERS, "optimizer")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -214,8 +195,8 @@ class Experiment(BaseModel):
         keys = self.resolved()
         for key in keys:
             if isinstance(value := getattr(self, key), Entry):
-                keys[key] = value.identity()
-        keys["delay"] = [law.identity() for law in self.delay]
+                keys[key] = named(value, value.identity())
+        keys["delay"] = [named(law, law.identity()) for law in self.delay]
         return keys if self.loss is None else keys | {"loss": fingerprint(self.loss)}
 
     def resolved(self) -> dict[str, Any]:

@@ -24,11 +24,13 @@ from straggler.experiment import Experiment
 from straggler.problem import Problem, Supervised, one_thread
 from straggler.randomness import rng
 from straggler.record import Record, RecordError, read_table, write_parquet
+from straggler.settings import PIECES
 
 __all__ = ["Landscape", "Plane", "landscape", "latest"]
 
 SAVE_SECONDS = 10.0  # what an interrupted grid may lose
 KEPT = re.compile(r"[0-9a-f]{16}-(\d{1,3})-(\d+|all)-(\d+\.\d+)")  # key, grid, samples, margin
+TRAINING = (*PIECES, "partition", "compute", "delay")  # how a path came about, which no loss depends on
 Vectors = NDArray[np.float64]
 Model = tuple[Tensor, Tensor]  # weights and buffers
 
@@ -161,7 +163,7 @@ def same_problem(runs: Sequence[Record]) -> Experiment:
                     f"{record.path} has {setting}={other[setting]}, but {runs[0].path} has {first[setting]}; "
                     f"a landscape is of one: leave one out"
                 )
-    return Experiment.recorded(runs[0])
+    return Experiment.recorded(runs[0], but=TRAINING)
 
 
 def track_of(record: Record, report: Callable[[str], None]) -> Track:

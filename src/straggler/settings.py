@@ -6,9 +6,10 @@ from typing import Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from straggler.catalogue import InputError, parse
+from straggler.catalogue import Entry, InputError, build, parse
+from straggler.core import Optimizer
 from straggler.data.datasets import DATASETS
-from straggler.data.given import GivenData, GivenModel
+from straggler.data.given import GivenData, GivenModel, named
 from straggler.data.models import MODELS
 from straggler.delays import Law
 from straggler.methods import METHODS
@@ -30,21 +31,22 @@ __all__ = [
     "model_of",
     "overridden",
     "remarks",
+    "with_shared_settings",
 ]
 
 BUDGETS = ("epochs", "updates", "gradients", "seconds")
 PIECES = ("policy", "correction", "optimizer")
 SHARED_SETTINGS = ("momentum", "nesterov", "weight_decay")  # of optimizers that are also keys of their own
-Text = (PlainSerializer(str), WithJsonSchema({"type": "string"}))
+Text = (PlainSerializer(named), WithJsonSchema({"type": "string"}))
 
 
 def choice(
-    catalogue: Mapping[str, Any], what: str
+    catalogue: Mapping[str, Any], what: str, kind: type[Entry]
 ) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
-    """An entry of a catalogue: checked when read, written as its text."""
+    """An entry of a catalogue, or one of the user's own: checked when read, written as its text."""
     return (
-        BeforeValidator(lambda value: parse(value, catalogue, what)),
-        PlainSerializer(str),
+        BeforeValidator(lambda value: parse(value, catalogue, what, kind)),
+        PlainSerializer(named),
         WithJsonSchema({"type": "string", "description": f"{what}: {', '.join(catalogue)}"}),
     )
 
@@ -105,6 +107,29 @@ def remarks(
     if (smallest := min(sizes)) < batch_size:
         who = f"worker {sizes[smallest]}"
         yield f"batch_size={batch_size} is more than {who} has, whose batches have {smallest}"
+
+
+def with_shared_settings(settings: Mapping[str, Any], own: bool) -> Optimizer:
+    """The optimizer with momentum, nesterov and weight decay from the keys of those names.
+
+    What a method sets by default gives way; what the user wrote into the optimizer must agree.
+    """
+    optimizer = parse(settings["optimizer"], OPTIMIZERS, "optimizer", Optimizer)
+    changes = {}
+    for key in SHARED_SETTINGS:
+        if key not in settings:
+            continue
+        if not hasattr(optimizer, key):
+            if settings[key]:
+                raise ValueError(
+                    f"{key}={settings[key]}: {optimizer.name} takes no {key}; leave it out, or use sgd"
+                )
+            continue
+        if own and key in optimizer.model_fields_set and getattr(optimizer, key) != settings[key]:
+            raise ValueError(f"{key} is given twice: {settings[key]}, and in {optimizer}; give one")
+        changes[key] = settings[key]
+    given = {key: getattr(optimizer, key) for key in optimizer.model_fields_set}
+    return build(type(optimizer), [], given | changes)
 
 
 def overridden(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

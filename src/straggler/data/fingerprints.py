@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic.fields import ModelPrivateAttr
 from torch import Tensor
 
 __all__ = ["fingerprint"]
 
 INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
-# Of a class: where it stands, and what Python adds to it.
+INSTALLED += (Path(__file__).absolute().parents[1],)  # this package, wherever it is
+# Of a class: where it stands, and what Python and pydantic make of it.
 NOT_ITS_OWN = {"__module__", "__dict__", "__weakref__", "__doc__", "__firstlineno__", "__static_attributes__"}
+NOT_ITS_OWN |= {"_abc_impl", "__abstractmethods__", "__class_vars__", "__signature__"}
 
 
 def fingerprint(*things: Any) -> str:
@@ -73,7 +76,10 @@ def parts(thing: Any) -> Iterator[Any]:
         yield from surroundings(thing)
     elif isinstance(thing, type):
         yield from (thing.__qualname__, thing.__mro__[1:])
-        yield {key: value for key, value in vars(thing).items() if key not in NOT_ITS_OWN}
+        members = {key: value for key, value in vars(thing).items() if key not in NOT_ITS_OWN}
+        yield {key: value for key, value in members.items() if not key.startswith("__pydantic_")}
+    elif isinstance(thing, ModelPrivateAttr):
+        yield from (thing.default, thing.default_factory)
     elif isinstance(thing, property):
         yield from (thing.fget, thing.fset, thing.fdel)
     elif isinstance(thing, staticmethod | classmethod):

@@ -1,4 +1,4 @@
-"""Data and networks that a user brings: tensors, arrays, Datasets, modules; told apart by fingerprints."""
+"""What a user brings: tensors, Datasets, modules, entries of one's own; told apart by fingerprints."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -7,13 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from straggler.catalogue import Entry, is_own
 from straggler.data.examples import ArrayExamples, DatasetExamples, Examples
 from straggler.data.fingerprints import fingerprint
 from straggler.randomness import draw_from, generators_kept, rng
 
-__all__ = ["LOSS_GIVEN", "GivenData", "GivenModel", "given_in"]
+__all__ = ["LOSS_GIVEN", "GivenData", "GivenModel", "given_in", "named"]
 
 LOSS_GIVEN = "# loss: "  # how the text begins of an experiment with one
+GIVEN = "[given "  # in the text of what was, before its fingerprint
 
 PROBES = 64  # items of a Dataset that are looked at to tell it from another
 
@@ -64,8 +66,6 @@ class GivenData:
 class GivenModel:
     """An nn.Module, or a function or class that makes one."""
 
-    mark: ClassVar[str] = "[given "
-
     def __init__(self, source: nn.Module | Callable[[], nn.Module]) -> None:
         self.source = source
         # A module may be trained before it is given to a run; what a function makes is always the same.
@@ -77,14 +77,21 @@ class GivenModel:
 
     def _named(self, module: nn.Module) -> str:
         name = getattr(self.source, "__qualname__", type(module).__name__)
-        return f"{name}{self.mark}{fingerprint(module)}]"
+        return f"{name}{GIVEN}{fingerprint(module)}]"
 
 
 def given_in(settings: Mapping[str, Any], text: str) -> list[str]:
     """What of a recorded experiment was given in Python, so that its text only names it."""
-    marks = {"dataset": GivenData.mark, "model": GivenModel.mark}
+    marks = dict.fromkeys(settings, GIVEN) | {"dataset": GivenData.mark}
     found = [key for key, mark in marks.items() if mark in str(settings.get(key))]
     return found + (["loss"] if text.startswith(LOSS_GIVEN) else [])
+
+
+def named(entry: Any, text: str | None = None) -> str:
+    """A setting's text, with a fingerprint of the code if its class, or one in a chain, is the user's own."""
+    text, links = text or str(entry), getattr(entry, "links", (entry,))
+    own = [type(link) for link in links if isinstance(link, Entry) and is_own(type(link))]
+    return f"{text}{GIVEN}{fingerprint(*own)}]" if own else text
 
 
 def made(source: Callable[[], nn.Module]) -> nn.Module:

@@ -22,7 +22,7 @@ __all__ = ["Facts", "command_line", "labels", "method_name", "settings_of", "she
 
 T = TypeVar("T")
 MOST_WORKERS = 100_000  # of whom an experiment is made again; a record may say any number
-GIVEN = "Its model, data or loss were given in Python; the program that gave them runs it again."
+GIVEN = "Something of it was given in Python; the program that gave it runs it again."
 NO_DIFFERENCE = (*PIECES, *SHARED_SETTINGS, "seed", "eval_every", "train_metrics", "snapshots")
 
 
@@ -86,7 +86,7 @@ class Facts:
 
     @cached_property
     def experiment(self) -> Experiment | None:
-        """None where text cannot hold it: data or a model that were given in Python."""
+        """None where text cannot hold it: data, a model or a class that were given in Python."""
         workers = self.settings.get("workers")
         if isinstance(workers, int) and workers > MOST_WORKERS:  # even to make it would take all memory
             return self._troubled(f"workers = {workers:,}: at most {MOST_WORKERS:,} are shown", None)
