@@ -297,3 +297,13 @@ def test_densities_command(tmp_path: Path) -> None:
     result = invoke("densities", "--out", str(tmp_path / "d.png"))
     assert result.exit_code == 0, result.output
     assert "28.0%" in result.output and (tmp_path / "d.png").stat().st_size > 10_000
+
+
+def test_two_seeds_share_no_repetition() -> None:
+    def repetitions(seed: int) -> set[float]:
+        words = f"speedup --workers 4 --method ssgd --iterations 40 --repetitions 3 --seed {seed} --json"
+        said = invoke(*words.split())
+        return {row["seconds"] for row in json.loads(said.stdout.splitlines()[-1])}
+
+    first, second = repetitions(0), repetitions(1)
+    assert len(first) == len(second) == 6 and not first & second

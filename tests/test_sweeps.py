@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from straggler.analysis.study_tables import sweep_rows
+from straggler.analysis.sweep_tables import SweepTable
 from straggler.catalogue import InputError
 from straggler.cli.study import sweep
 from straggler.experiment import Experiment
@@ -239,6 +239,11 @@ def test_what_cannot_be_combined_does_not_stop_the_rest(
     assert len(known(tmp_path / "results")) == 3 and "time (s)" in said.out
     page = (tmp_path / "results" / "sweep.md").read_text()
     assert page.count("synchronous") == 2 and "95 % interval" in page
+    head, *lines = (tmp_path / "results" / "sweep.csv").read_text().splitlines()
+    assert head == "workers,policy,test_accuracy,low,high,seeds,nc,mean_staleness,seconds" and len(lines) == 3
+    accuracy = known(tmp_path / "results").filter(policy="synchronous", workers=2)["test_accuracy"][0]
+    assert lines[0].startswith(f"2,synchronous,{round(accuracy, 4)},,,1,")
+    assert r"2 & synchronous & " in (tmp_path / "results" / "sweep.tex").read_text()
     with pytest.raises(InputError, match=r"workers=2, policy=k-sync\(k=3\): .*only 2 workers"):
         sweep(sweep_file(tmp_path, text.replace("[2, 4]", "[2]").replace(', "synchronous"]', "]")), **where)
 
@@ -251,7 +256,7 @@ def test_a_sweep_over_a_budget_shows_what_was_used_of_it(tmp_path: Path) -> None
     summaries = Summaries(tmp_path, ["seconds"])
     summaries.add(task, facts)
     summaries.write()
-    columns, rows = sweep_rows(known(tmp_path), ["seconds"])
+    columns, rows = SweepTable(known(tmp_path), ["seconds"]).rows()
     assert dict(zip(columns, rows[0], strict=True))["time (s)"] == f"{facts['seconds']:,.1f}"
     assert facts["seconds"] < 50
 

@@ -22,12 +22,13 @@ __all__ = [
     "as_markdown",
     "as_terminal",
     "entries",
-    "sweep_rows",
+    "entry",
+    "latex_table",
     "time_rows",
 ]
 
 CHANCE = 12.0  # percent and below counts as NC in a source that wrote 10 for it
-SIGNS = {"%": r"\%", "_": r"\_", "±": r"$\pm$", "λ": r"$\lambda$", "γ": r"$\gamma$"}
+SIGNS = {"&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_", "±": r"$\pm$", "λ": r"$\lambda$", "γ": r"$\gamma$"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,12 @@ class Entry:
         spread = f" ({both[0]:.2f}, {both[1]:.2f})" if both else spread
         some = f" ({self.failed} of {self.seeds} NC)" if self.failed else ""
         return f"{self.ours.mean:.2f}{spread}{some}"
+
+    @property
+    def numbers(self) -> tuple[float | None, ...]:
+        """Mean, low and high; none where there is none."""
+        ours = (self.ours.mean, self.ours.low, self.ours.high) if self.ours else ()
+        return tuple(round(n, 4) if math.isfinite(n) else None for n in ours) or (None, None, None)
 
     @property
     def theirs(self) -> str:
@@ -136,16 +143,17 @@ def as_markdown(found: Sequence[Entry], layout: Layout) -> str:
 
 
 def as_latex(found: Sequence[Entry], layout: Layout) -> str:
-    """A booktabs table."""
-    columns, rows = grid(found, layout)
+    return latex_table(layout.caption, *grid(found, layout), names=2)
+
+
+def latex_table(caption: str, columns: list[str], rows: list[list[str]], names: int) -> str:
+    """A booktabs table whose first columns are names and the others numbers."""
     lines = [[latex(text) for text in row] for row in (columns, *rows)]
-    body = "\n".join(" & ".join(line) + r" \\" for line in lines[1:])
-    head = " & ".join(lines[0]) + r" \\"
-    return (
-        f"\\begin{{table}}\n\\caption{{{latex(layout.caption)}}}\n"
-        f"\\begin{{tabular}}{{ll{'r' * (len(columns) - 2)}}}\n\\toprule\n{head}\n\\midrule\n{body}\n"
-        "\\bottomrule\n\\end{tabular}\n\\end{table}\n"
-    )
+    head, *body = [" & ".join(line) + r" \\" for line in lines]
+    kinds = "l" * names + "r" * (len(columns) - names)
+    begin = [r"\begin{table}", rf"\caption{{{latex(caption)}}}", rf"\begin{{tabular}}{{{kinds}}}"]
+    end = [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+    return "\n".join([*begin, r"\toprule", head, r"\midrule", *body, *end])
 
 
 def latex(text: str) -> str:
@@ -160,25 +168,8 @@ def as_csv(found: Sequence[Entry], layout: Layout) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["table", "protocol", "row", "column", "mean", "low", "high", "seeds", "nc", "source"])
     for e in found:
-        numbers = (e.ours.mean, e.ours.low, e.ours.high) if e.ours else (None, None, None)
-        finite = [None if n is None or not math.isfinite(n) else round(n, 4) for n in numbers]
-        writer.writerow([layout.name, e.protocol, e.row, e.column, *finite, e.seeds, e.failed, e.source])
+        writer.writerow([layout.name, e.protocol, e.row, e.column, *e.numbers, e.seeds, e.failed, e.source])
     return text.getvalue()
-
-
-def sweep_rows(summaries: pl.DataFrame, labels: list[str]) -> tuple[list[str], list[list[str]]]:
-    """Any sweep: a line per combination of its labels, the test accuracy (or loss) over its seeds."""
-    rows = []
-    fact = "accuracy" if summaries["value"].is_not_null().any() else "loss"
-    time = "measured_seconds" if "measured_seconds" in summaries.columns else "seconds"
-    if fact == "loss":
-        summaries = summaries.with_columns(value="test_loss")
-    for key, runs in summaries.group_by(*labels, maintain_order=True) if labels else [((), summaries)]:
-        found = entry(runs, "", "", "")
-        staleness, seconds = runs.select(pl.col("mean_staleness", time).mean()).row(0)
-        rows.append([*map(str, key), found.text, str(found.seeds), f"{staleness:.2f}", f"{seconds:,.1f}"])
-    unit = " (%)" if fact == "accuracy" else ""
-    return [*labels, f"test {fact}{unit}", "seeds", "staleness", "time (s)"], rows
 
 
 def time_rows(summaries: pl.DataFrame, fact: str, tables: Sequence[str]) -> tuple[list[str], list[list[str]]]:

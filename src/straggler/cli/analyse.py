@@ -89,7 +89,7 @@ def speedup(
             policy_of(method, size)
         check_durations(laws, more, size)
     unit = unit or (None if computes or delays else BATCH)
-    seeds = range(seed, seed + repetitions)
+    seeds = range(seed * repetitions, (seed + 1) * repetitions)  # no repetition is of two seeds
     with Bar(err, "speed-up") as bar:
         frame = speedups(chosen, laws, more, sizes, iterations, seeds, unit, bar.advance)
     show(frame, iterations, repetitions)

@@ -11,7 +11,8 @@ import typer
 from rich.table import Table
 
 from straggler.analysis.markdown import fill, markdown_table
-from straggler.analysis.study_tables import as_terminal, sweep_rows
+from straggler.analysis.study_tables import as_terminal
+from straggler.analysis.sweep_tables import SweepTable
 from straggler.analysis.tables import listing
 from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
@@ -200,11 +201,15 @@ def sweep(
     if not dry_run and known(folder).height:
         order = pl.DataFrame({"id": [task.id for task in planned.every]})  # others stay in the file
         mine = order.join(known(folder), on="id", maintain_order="left")
-        columns, rows = sweep_rows(mine, labels_of(planned.every))
-        out.print(listing(file.stem, columns, rows))
-        page = folder / "sweep.md"
-        write_text(page, f"# {file.stem}\n\n{SWEPT}\n\n{markdown_table(columns, rows)}\n")
-        out.print(f"{SWEPT} The table: {page}; every run: {folder / 'summaries.parquet'}.", soft_wrap=True)
+        table = SweepTable(mine, labels_of(planned.every))
+        out.print(listing(file.stem, *table.rows()))
+        page = f"# {file.stem}\n\n{SWEPT}\n\n{markdown_table(*table.rows())}\n"
+        for ending, text in {"md": page, "csv": table.csv(), "tex": table.latex(SWEPT)}.items():
+            write_text(folder / f"sweep.{ending}", text)
+        out.print(
+            f"{SWEPT} The table: {folder}/sweep.md, .csv and .tex; every run: {folder}/summaries.parquet.",
+            soft_wrap=True,
+        )
     end_with(failed + len(refused))
 
 
