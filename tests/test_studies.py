@@ -10,16 +10,27 @@ import polars as pl
 import pytest
 
 from straggler.analysis import statistics
-from straggler.analysis.claims import PERCENT, Claim, judge
+from straggler.analysis.claims import PERCENT, Claim, judge, measure
 from straggler.analysis.intervals import Interval, Spread, interval
-from straggler.analysis.study_tables import Layout, as_csv, as_latex, as_markdown, entries, time_rows
+from straggler.analysis.study_figures import cell_means
+from straggler.analysis.study_tables import (
+    Layout,
+    as_csv,
+    as_latex,
+    as_markdown,
+    entries,
+    latex_table,
+    time_rows,
+)
 from straggler.catalogue import InputError
 from straggler.cli.study import study
 from straggler.experiment import Experiment
 from straggler.speedup import Repetition
 from straggler.studies import ASU, EPFL, GAP_AWARE, STUDIES, Study
+from straggler.studies.asu_numbers import BASELINES
 from straggler.studies.draw import account, coverage, draw, judged, source_summaries, tally
 from straggler.studies.gap_aware_claims import beyond
+from straggler.studies.more_tables import shown
 from straggler.studies.study import Scale
 from straggler.sweeps.cells import Cell, tasks
 from straggler.sweeps.summaries import known
@@ -118,7 +129,8 @@ def test_asu_baselines_are_also_run_in_real_time_on_processes_and_ray() -> None:
     assert sorted(str(cell.labels["protocol"]) for cell in wall) == ["processes"] * 6 + ["ray"] * 6
     for cell in wall:
         assert cell.experiment(0).engine == cell.labels["protocol"]
-        assert cell.source in [b.source for b in ASU.chosen("default", ["4", "5", "6"])]
+        said = [b.source for b in ASU.chosen("default", ["4", "5", "6"])]
+        assert cell.source in (said if cell.labels["protocol"] == "ray" else [None])
 
 
 def test_as_coded_one_slow_worker_is_everyone_and_one_twice_and_stops_after_its_share() -> None:
@@ -299,6 +311,56 @@ def test_what_is_missing_of_a_study_is_said() -> None:
     )
 
 
+def test_a_cell_that_is_too_dear_for_more_seeds_is_not_missing_from_them() -> None:
+    labels = {"table": "T", "protocol": "p", "column": "c"}
+    cells = [Cell(labels | {"row": "a"}, {}), Cell(labels | {"row": "b"}, {}, seeds=1)]
+    assert coverage(cells, rows({0: {"a": 1.0, "b": 1.0}, 1: {"a": 1.0}})) == "Seeds of each table: 2: T."
+    assert (
+        coverage(cells, rows({0: {"b": 1.0}, 1: {"a": 1.0}})) == "Seeds of each table: 1: T (another begun)."
+    )
+
+
+WINS = [(statistics.at(row="a"), [statistics.at(row="b")])]
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [
+        statistics.shares_won(WINS),
+        statistics.across(min, statistics.at(row="a"), statistics.at(row="b")),
+        statistics.across(max, statistics.at(row="b"), statistics.at(row="a")),
+        statistics.mean(2),
+    ],
+)
+def test_a_number_that_rests_on_a_lost_run_says_so(statistic: Any) -> None:
+    """Also where the lost run is one that is only compared with."""
+    found = measure(statistic, rows({0: {"a": 80.0, "b": 10.0}, 1: {"a": 80.0, "b": 70.0}}))
+    assert found is not None and found.with_lost and found.interval.seeds == 2
+    found = measure(statistic, rows({0: {"a": 80.0, "b": 60.0}, 1: {"a": 80.0, "b": 70.0}}))
+    assert found is not None and not found.with_lost
+
+
+def test_lost_runs_are_left_out_of_means_where_others_were_not() -> None:
+    measured = rows({0: {"a": 80.0, "b": 10.0}, 1: {"a": 10.0, "b": 10.0}}).with_columns(source=pl.lit(None))
+    assert dict(cell_means(measured).select("row", "value").iter_rows()) == {"a": 80.0, "b": 10.0}
+    assert (
+        shown(measured.filter(row="a"), "value") == "80.00"
+        and shown(measured.filter(row="b"), "value") == "10.00"
+    )
+
+
+def test_a_rays_time_is_not_that_of_processes() -> None:
+    wall = [cell for cell in ASU.chosen("default") if cell.labels["table"] == "wall"]
+    assert {cell.labels["protocol"] for cell in wall if cell.source is not None or cell.also} == {"ray"}
+    said = {
+        one.claim.key: one.said for one in judged(ASU, source_summaries(ASU.chosen("default")), "default")
+    }
+    times = [BASELINES[name] for name in ("mnist", "cifar10")]
+    saved = [100 * (1 - one["async"][1] / one["sync"][1]) for one in times]
+    assert said["ray-suffers-on-fashion"] is None
+    assert said["async-faster"] == pytest.approx(sum(saved) / 2, abs=0.005)
+
+
 def test_statistics_of_hand_made_rows() -> None:
     measured = rows({0: {"a": 10.0, "b": 30.0, "ab": 50.0}})
     assert statistics.mean(2, row="a*")(measured) == {0: 30.0}
@@ -345,13 +407,18 @@ def test_tables_as_csv_and_latex() -> None:
     assert as_csv(found, LAYOUT).splitlines()[1] == "T,p,a,c,89.0,86.5159,91.4841,3,0,10.0"
     latex = as_latex(found, LAYOUT)
     assert r"\caption{50 \% of it}" in latex and r"a & p & 89.00 $\pm$ 2.48 \\" in latex and "& NC" in latex
+    bracket = latex_table("lists", ["a", "b"], [["1", "[]"], ["[2]", "3"]], names=1)
+    assert "\n{}[2] & 3" in bracket, "or TeX reads it as a length after the row before"
 
 
 def test_times_are_put_beside_the_sources() -> None:
     measured = rows({0: {"a": 88.0}}, seconds=10.0, source_seconds=340.0)
     again = measured.with_columns(protocol=pl.lit("q"))  # takes as long
     first = measured.with_columns(table=pl.lit("S"), seconds=20.0)
-    assert time_rows(pl.concat([measured, again, first]), "seconds", ["S", "T"])[1] == [
+    lost = first.with_columns(seconds=1.0, seed=1, converged=False)  # it ended early
+    assert time_rows(pl.concat([measured, again, first, lost.cast(first.schema)]), "seconds", ["S", "T"])[
+        1
+    ] == [
         ["S", "a", "c", "p", "340.0", "20.0", "17.00"],
         ["T", "a", "c", "p, q", "340.0", "10.0", "34.00"],
     ]

@@ -1,6 +1,7 @@
 """Sweeps: grids, paired seeds, one run for identical cells, fail-soft, and going on after a kill."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -259,6 +260,15 @@ def test_a_sweep_over_a_budget_shows_what_was_used_of_it(tmp_path: Path) -> None
     columns, rows = SweepTable(known(tmp_path), ["seconds"]).rows()
     assert dict(zip(columns, rows[0], strict=True))["time (s)"] == f"{facts['seconds']:,.1f}"
     assert facts["seconds"] < 50
+
+
+def test_small_losses_are_told_apart_and_the_time_of_lost_runs_is_left_out() -> None:
+    facts = {"value": None, "mean_staleness": 1.0, "source": None, "lr": 0.1}
+    lost = facts | {"seed": 0, "test_loss": math.nan, "converged": False, "seconds": 1.0}
+    good = [facts | {"seed": 1, "test_loss": 1.25e-12, "converged": True, "seconds": 9.0}]
+    table = SweepTable(pl.DataFrame([lost, *good], infer_schema_length=None), ["lr"])
+    assert table.rows()[1] == [["0.1", "1.25e-12 (1 of 2 NC)", "2", "1.00", "9.0"]]
+    assert table.csv().splitlines()[1] == "0.1,1.25e-12,,,2,1,1.0,9.0"
 
 
 @pytest.mark.slow

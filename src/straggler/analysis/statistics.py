@@ -79,11 +79,14 @@ def nc_share(of: int, **where: str) -> Statistic:
 
 
 def both(this: Statistic, that: Statistic, combine: Callable[[float, float], float]) -> Statistic:
-    """Two statistics combined within each seed that has both."""
+    """Two statistics combined within each seed that has both; of what is no number nothing follows."""
 
     def numbers(summaries: pl.DataFrame) -> Numbers:
         left, right = this(summaries), that(summaries)
-        return {seed: combine(left[seed], right[seed]) for seed in left if seed in right}
+        pairs = {seed: (left[seed], right[seed]) for seed in left if seed in right}
+        return {
+            seed: math.nan if any(map(math.isnan, pair)) else combine(*pair) for seed, pair in pairs.items()
+        }
 
     return numbers
 
@@ -128,8 +131,10 @@ def shares_won(contests: Sequence[tuple[Statistic, Sequence[Statistic]]]) -> Sta
             mine, theirs = champion(summaries), [other(summaries) for other in others]
             for seed in mine:
                 if all(seed in other for other in theirs):
-                    best = all(mine[seed] >= other[seed] for other in theirs)
-                    won.setdefault(seed, []).append(100.0 * best)
+                    rivals = [other[seed] for other in theirs]
+                    best = 100.0 * all(mine[seed] >= rival for rival in rivals)
+                    unknown = any(map(math.isnan, (mine[seed], *rivals)))
+                    won.setdefault(seed, []).append(math.nan if unknown else best)
         return {seed: average(wins) for seed, wins in won.items() if len(wins) == len(contests)}
 
     return numbers

@@ -244,7 +244,7 @@ def cell_means(runs: pl.DataFrame) -> pl.DataFrame:
 
     As in the tables, runs that were lost do not count where others of the cell were not.
     """
-    known = runs.filter(pl.col("source").is_not_null() & pl.col("value").is_not_null())
+    known = runs.filter(pl.col("value").is_not_null())
     cells = known.group_by("table", "protocol", "row", "column", maintain_order=True)
     counting = pl.col("converged") | ~pl.col("converged").any()
     return cells.agg(pl.col("source").first(), pl.col("value").filter(counting).mean())
@@ -256,7 +256,7 @@ def beside_source(tables: Sequence[tuple[str, pl.DataFrame]], path: Path) -> Pat
     with drawn(path, 1.2 + 3.1 * len(tables), 3.7) as figure:
         every = panels(figure, 1, len(tables))
         for axes, (title, runs) in zip(every, tables, strict=True):
-            means = cell_means(runs)
+            means = cell_means(runs.filter(pl.col("source").is_not_null()))
             for place, protocol in enumerate(protocols):
                 mine = means.filter(protocol=protocol)
                 style: dict[str, Any] = {

@@ -43,22 +43,22 @@ class Entry:
     failed: int  # of them did not converge
     source: float | None
 
-    @property
-    def text(self) -> str:
+    def text(self, digits: str = ".2f") -> str:
         """`88.42 ± 0.31`, `NC`, or what of both there is; of two seeds that converged, each."""
         if self.ours is None:
             return "NC" if self.seeds else ""
-        half, both = self.ours.half, self.ours.both
-        spread = f" ± {half:.2f}" if math.isfinite(half) else ""
-        spread = f" ({both[0]:.2f}, {both[1]:.2f})" if both else spread
+        mean, half, *both = (
+            f"{n:{digits}}" for n in (self.ours.mean, self.ours.half, *(self.ours.both or ()))
+        )
+        spread = f" ({', '.join(both)})" if both else f" ± {half}" if math.isfinite(self.ours.half) else ""
         some = f" ({self.failed} of {self.seeds} NC)" if self.failed else ""
-        return f"{self.ours.mean:.2f}{spread}{some}"
+        return f"{mean}{spread}{some}"
 
     @property
     def numbers(self) -> tuple[float | None, ...]:
         """Mean, low and high; none where there is none."""
         ours = (self.ours.mean, self.ours.low, self.ours.high) if self.ours else ()
-        return tuple(round(n, 4) if math.isfinite(n) else None for n in ours) or (None, None, None)
+        return tuple(float(f"{n:.6g}") if math.isfinite(n) else None for n in ours) or (None, None, None)
 
     @property
     def theirs(self) -> str:
@@ -107,7 +107,7 @@ def grid(found: Sequence[Entry], layout: Layout) -> tuple[list[str], list[list[s
     lines = []
     for row in layout.rows:
         for protocol in protocols:
-            cells = [by[protocol, row, c].text if (protocol, row, c) in by else "" for c in columns]
+            cells = [by[protocol, row, c].text() if (protocol, row, c) in by else "" for c in columns]
             if any(cells):
                 lines.append([row, protocol, *cells])
         source = [source_of(by, protocols, row, column) for column in columns]
@@ -118,7 +118,7 @@ def grid(found: Sequence[Entry], layout: Layout) -> tuple[list[str], list[list[s
 
 def source_of(by: dict[tuple[str, str, str], Entry], protocols: list[str], row: str, column: str) -> str:
     texts = [by[p, row, column].theirs for p in protocols if (p, row, column) in by]
-    return texts[0] if texts else ""
+    return next(filter(None, texts), "")
 
 
 def as_terminal(found: Sequence[Entry], layout: Layout, fits: Callable[[Table], bool]) -> list[Table]:
@@ -159,11 +159,11 @@ def latex_table(caption: str, columns: list[str], rows: list[list[str]], names: 
 def latex(text: str) -> str:
     for sign, written in SIGNS.items():
         text = text.replace(sign, written)
-    return text
+    return "{}" + text if text.startswith("[") else text  # or it would belong to the end of the last row
 
 
 def as_csv(found: Sequence[Entry], layout: Layout) -> str:
-    """One line per cell, numbers in full."""
+    """One line per cell, six digits of each number."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["table", "protocol", "row", "column", "mean", "low", "high", "seeds", "nc", "source"])
@@ -173,12 +173,15 @@ def as_csv(found: Sequence[Entry], layout: Layout) -> str:
 
 
 def time_rows(summaries: pl.DataFrame, fact: str, tables: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """The source's time, ours, and how many times as long the source's is; alike protocols in one row."""
+    """The source's time, ours, and how many times as long the source's is; alike protocols in one row.
+
+    A run that was lost ended early, and its time is left out.
+    """
     theirs = f"source_{fact}"
     columns = ["table", "", "", "protocol", "source (s)", "ours (s)", "ratio"]
     if theirs not in summaries.columns:
         return columns, []
-    known = summaries.filter(pl.col(theirs).is_not_null() & pl.col(fact).is_not_null())
+    known = summaries.filter(pl.col(theirs).is_not_null() & pl.col(fact).is_not_null() & pl.col("converged"))
     known = known.sort(pl.col("table").cast(pl.Enum(tables), strict=False), maintain_order=True)
     groups = known.group_by("table", "row", "column", "protocol", maintain_order=True)
     alike: dict[tuple[str, ...], list[str]] = {}

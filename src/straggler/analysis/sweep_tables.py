@@ -35,12 +35,12 @@ class SweepTable:
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """For people."""
-        unit = " (%)" if self.fact == "accuracy" else ""
+        unit, digits = (" (%)", ".2f") if self.fact == "accuracy" else ("", ".4g")
         columns = [*self.labels, f"test {self.fact}{unit}", "seeds", "staleness", "time (s)"]
         return columns, [
             [
                 *map(str, line.settings),
-                line.ours.text,
+                line.ours.text(digits),
                 str(line.ours.seeds),
                 f"{line.staleness:.2f}",
                 f"{line.seconds:,.1f}",
@@ -49,7 +49,7 @@ class SweepTable:
         ]
 
     def csv(self) -> str:
-        """For programs: numbers in full."""
+        """For programs: six digits of each accuracy or loss."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         numbers = [f"test_{self.fact}", "low", "high", "seeds", "nc", "mean_staleness", "seconds"]
@@ -68,5 +68,6 @@ def lines(summaries: pl.DataFrame, labels: list[str]) -> Iterator[Line]:
     """In the order of the combinations; a budget of seconds that is varied is not what was used of it."""
     time = "measured_seconds" if "measured_seconds" in summaries.columns else "seconds"
     for key, runs in summaries.group_by(*labels, maintain_order=True) if labels else [((), summaries)]:
-        staleness, seconds = runs.select(pl.col("mean_staleness", time).mean()).row(0)
+        whole = runs.filter(pl.col("converged") | ~pl.col("converged").any())  # a lost run ends early
+        staleness, seconds = whole.select(pl.col("mean_staleness", time).mean()).row(0)
         yield Line(key, entry(runs, "", "", ""), staleness, seconds)

@@ -159,7 +159,8 @@ def show(
     if rehearsal:
         out.print("this is a rehearsal: no number above is a result, no claim is judged")
     elif drawn.outdated:
-        err.print(f"{drawn.outdated} rows are of other settings; run the study to renew them", style="yellow")
+        many = f"{counted(drawn.outdated, 'row')} {'is' if drawn.outdated == 1 else 'are'}"
+        err.print(f"{many} of other settings; run the study to renew them", style="yellow")
     out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
     if into is not None:
         try:

@@ -1,7 +1,8 @@
 """The observations that the ASU report makes of its tables 7 to 12, accuracy only, as claims.
 
-What it says of time is of five workers on four cores: in virtual time, where each worker has its own machine,
-most of it follows from the counts. Of that only the most striking are judged, in asu_claims.
+What it says of time is of five workers on four cores (two for Fashion-MNIST): in virtual time, where each
+worker has its own machine, most of it follows from the counts. Of that only the most striking are judged, in
+asu_claims.
 """
 
 import math

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -222,7 +221,8 @@ def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool 
     others = 0 if rehearsal else outdated(summaries, cells)
     if rehearsal:
         verdicts = unjudged(verdicts)
-    warning = f"{others} rows are of runs with other settings than the study has now." if others else ""
+    many = "1 row is of a run" if others == 1 else f"{others} rows are of runs"
+    warning = f"{many} with other settings than the study has now." if others else ""
     covered = coverage(cells, summaries)
     parts = [*introduction(study, summaries, command, covered), REHEARSAL if rehearsal else warning]
     parts += ["## Claims", f"{tally(verdicts)}.", markdown_table(*claim_rows(verdicts))]
@@ -267,14 +267,19 @@ def amount(study: Study, summaries: pl.DataFrame) -> str:
 
 
 def coverage(cells: Iterable[Cell], summaries: pl.DataFrame) -> str:
-    """Of how many seeds there is the whole of which table; and what is begun, or not even that."""
-    whole = Counter((str(cell.labels["table"]), str(cell.labels["protocol"])) for cell in cells)
+    """Of how many seeds there is the whole of which table; and what is begun, or not even that.
+
+    Cells that are too dear for more seeds are not missing from these.
+    """
+    asked = [((str(cell.labels["table"]), str(cell.labels["protocol"])), cell.seeds) for cell in cells]
+    whole = dict.fromkeys(part for part, _ in asked)
     found = summaries.group_by("table", "protocol", "seed").agg(pl.struct("row", "column").n_unique())
-    counts = {(table, protocol): list[int]() for table, protocol in whole}
-    for table, protocol, _, count in found.iter_rows():
-        counts.setdefault((table, protocol), []).append(count)
-    seeds = {part: sum(count >= whole[part] for count in counts[part]) for part in whole}
-    begun = {part: 0 < seeds[part] < len(counts[part]) for part in whole}
+    enough = {part: list[bool]() for part in whole}
+    for table, protocol, seed, count in found.iter_rows():
+        wanted = sum(part == (table, protocol) and (most is None or seed < most) for part, most in asked)
+        enough.setdefault((table, protocol), []).append(count >= wanted > 0)
+    seeds = {part: sum(enough[part]) for part in whole}
+    begun = {part: 0 < seeds[part] < len(enough[part]) for part in whole}
     names: dict[int, dict[str, None]] = {}
     for part in whole:
         others = [other for other in whole if other[0] == part[0]]

@@ -37,9 +37,11 @@ __all__ = [
     "labels_lose",
     "labels_lose_most",
     "logged",
+    "longer_delay_costs",
     "momentum_contest",
     "of_momenta",
     "one_costs_more",
+    "one_costs_more_of",
     "one_costs_more_percent",
     "one_slow",
     "percent_less",
@@ -141,6 +143,23 @@ def labels_lose(protocol: str) -> Statistic:
 
 def one_costs_more(protocol: str, strategy: str) -> Statistic:
     return difference(all_slow(protocol, strategy), one_slow(protocol, strategy))
+
+
+def one_costs_more_of(workers: int) -> Statistic:
+    """The same with labels split and so many workers, as written."""
+    every, one = (
+        mean(3, table="II", protocol=WRITTEN, row=row, column=f"{workers} workers, labels")
+        for row in ("all*", "one*")
+    )
+    return difference(every, one)
+
+
+def longer_delay_costs(workers: int) -> Statistic:
+    """Accuracy with one worker 30 ms slow minus 90 ms, labels split, without momentum, as written."""
+    short, long = (
+        at(table="III", protocol=WRITTEN, row=f"{d} ms", column=f"{workers} workers, m = 0") for d in (30, 90)
+    )
+    return difference(short, long)
 
 
 def one_costs_more_percent(protocol: str) -> Statistic:

@@ -125,8 +125,8 @@ def speedups(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def map_figure(runs: pl.DataFrame, path: Path) -> Path:
-    means = runs.group_by("row", "column").agg(pl.col("value").mean())
-    ours = {(float(r.split()[-1]), float(c.split()[-1])): v for r, c, v in means.iter_rows() if v is not None}
+    means = draw.cell_means(runs).select("row", "column", "value")
+    ours = {(float(r.split()[-1]), float(c.split()[-1])): v for r, c, v in means.iter_rows()}
     lost = {(m, rate): v for m, row in MAP.items() for rate, v in zip(MAP_LRS, row, strict=True)}
     source = {key: value for key, value in lost.items() if value is not None}
     epochs = runs.select(pl.col("epochs").max()).item()

@@ -56,7 +56,8 @@ def logged(summaries: pl.DataFrame) -> list[Titled]:
 
 
 def shown(runs: pl.DataFrame, fact: str) -> str:
-    values = runs[fact].drop_nulls().to_list()
+    """The mean over the seeds, without those that were lost if some were not."""
+    values = runs.filter(pl.col("converged") | ~pl.col("converged").any())[fact].drop_nulls().to_list()
     return number(interval(values).mean) if values else "–"
 
 
