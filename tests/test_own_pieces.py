@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter, deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from pydantic import Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr
 from torch import Tensor
 
 from straggler.calibrate import calibrate
@@ -21,6 +22,7 @@ from straggler.delays.laws import Array, Memoryless
 from straggler.experiment import Experiment
 from straggler.landscape import landscape
 from straggler.observe import Progress
+from straggler.optimizers import OPTIMIZERS
 from straggler.replay import replay
 
 pytestmark = pytest.mark.timeout(60)
@@ -91,7 +93,36 @@ class Stripes(Partition):
         return [np.arange(worker, len(labels), workers) for worker in range(workers)]
 
 
+class Holding(Correction):
+    """Any setting at all, and a memory of its own."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    name: ClassVar[str] = "holding"
+    held: Any = None
+    _set: Any = PrivateAttr(default=None)
+
+    def __init__(self, held: Any = None, hidden: Any = None) -> None:
+        super().__init__(held=held)
+        self._set = hidden
+
+    def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
+        return self.held.correct(gradient, arrival, server) if self.held else (gradient, 1.0)
+
+
+class Counting(OPTIMIZERS["sgd"]):  # type: ignore[misc]
+    """SGD with rates that fall: it remembers torch's state, and a number of its own."""
+
+    name: ClassVar[str] = "counting"
+    _steps: int = PrivateAttr(default=0)
+
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+        self._steps += 1
+        return super().step(x, direction, lr / self._steps**0.5, worker)  # type: ignore[no-any-return]
+
+
 OWN: dict[str, dict[str, Any]] = {
+    "a correction in another": {"correction": Holding(Fading())},
+    "an optimizer from torch's": {"optimizer": Counting(momentum=0.9)},
     "policy": {"policy": Quorum(share=0.75)},
     "correction": {"correction": Fading()},
     "chain": {"correction": ["clip(norm=1)", Fading()]},
@@ -195,7 +226,135 @@ def test_an_id_is_that_of_its_code_and_settings_in_every_process(tmp_path: Path)
     assert len(set.union(*found)) == len(found)
 
 
+DECORATED = """
+import functools
+from typing import ClassVar
+import torch
+from pydantic import PrivateAttr
+from straggler import Correction, Experiment
+
+class Kept(Correction):
+    name: ClassVar[str] = "kept"
+    @torch.no_grad()
+    def correct(self, gradient, arrival, server):
+        return gradient * FACTOR, 1.0
+
+@functools.lru_cache
+def weight(staleness):
+    return FACTOR
+
+class Cached(Kept):
+    name: ClassVar[str] = "cached"
+    def correct(self, gradient, arrival, server):
+        return gradient, weight(0)
+
+class Begun(Kept):
+    name: ClassVar[str] = "begun"
+    _factor: float = PrivateAttr(default=1.0)
+    def model_post_init(self, context):
+        self._factor = FACTOR
+    def correct(self, gradient, arrival, server):
+        return gradient, self._factor
+"""
+
+
+def made_by_exec(factor: float) -> dict[str, Any]:
+    """Classes as a notebook or a plugin makes them, with a number of their own."""
+    space: dict[str, Any] = {"__name__": "a_notebook"}
+    exec(DECORATED.replace("FACTOR", str(factor)), space)
+    return space
+
+
+@pytest.mark.parametrize("name", ["Kept", "Cached", "Begun"])
+def test_code_behind_a_decorator_and_without_a_file_is_in_the_id(name: str) -> None:
+    once, again, other = (
+        experiment(correction=made_by_exec(factor)[name]()).id for factor in (1.0, 1.0, 0.5)
+    )
+    assert once == again != other
+
+
+def test_what_a_piece_holds_is_in_the_id_whatever_it_is() -> None:
+    long = torch.arange(5000.0)
+    changed = long.clone()
+    changed[2500] = 0.0
+    pieces = [
+        *(Holding(held) for held in (None, Fading(), StalenessAware(), long, changed, np.ones(3), {3, 4})),
+        *(Holding(held) for held in (lambda t: 1.0, lambda t: 0.5)),
+        Holding(hidden=0.1),
+        Holding(hidden=0.2),
+    ]
+    ids = [experiment(correction=piece).id for piece in pieces]
+    assert len(set(ids)) == len(ids)
+    assert ids == [experiment(correction=piece).id for piece in pieces]
+
+
+def test_what_a_checkpoint_cannot_hold_is_refused_before_the_run(tmp_path: Path) -> None:
+    for memory in (deque([1]), {1}, np.ones(2), Counter("a")):
+        with pytest.raises(
+            InputError, match=r"holding: a checkpoint cannot hold .*; let it remember numbers"
+        ):
+            experiment(correction=Holding(hidden=memory)).run(tmp_path, jobs=1)
+    assert not list(tmp_path.iterdir())
+
+
+class InPlace(Optimizer):
+    """What must not be done: the models of jobs in flight would move too."""
+
+    name: ClassVar[str] = "in-place"
+
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+        return x.sub_(direction, alpha=lr)
+
+
+def test_an_optimizer_that_moves_the_model_in_place_is_found_out(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="in-place changed the model, which jobs in flight hold"):
+        experiment(optimizer=InPlace()).run(tmp_path, jobs=1)
+
+
+class Dealt(Partition):
+    """Whatever a test wants."""
+
+    name: ClassVar[str] = "dealt"
+    by_label: ClassVar[bool] = False
+    parts: Any = None
+
+    def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
+        return self.parts  # type: ignore[no-any-return]
+
+
+class Odd(Memoryless):
+    """Seconds of any shape."""
+
+    name: ClassVar[str] = "odd"
+    seconds: Any = 1.0
+
+    def draw(self, rng: np.random.Generator, worker: int, compute: Array) -> Array:
+        return self.seconds  # type: ignore[no-any-return]
+
+
+def test_what_a_partition_or_a_law_gives_is_checked(tmp_path: Path) -> None:
+    one = np.arange(3)
+    for parts in (None, [one], [one] * 3 + [one[:0]], [one] * 3 + [one + 1435], [one] * 3 + [one > 1]):
+        with pytest.raises(InputError, match=r"the partition dealt.* deals .*(it must give|give as many)"):
+            experiment(partition=Dealt(parts=parts)).run(tmp_path, jobs=1)
+    for seconds in (1.0, [1.0, 2.0]):
+        with pytest.raises(InputError, match=r"gives seconds of the shape .* it must give an array of 64"):
+            experiment(compute=Odd(seconds=seconds))
+    assert not list(tmp_path.iterdir())
+
+
+class Nameless(Policy):
+    """Has no name."""
+
+    def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
+        return ()
+
+
 def test_what_is_not_of_the_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="Quorum is a class; give an object of it, as Quorum"):
+        experiment(policy=Quorum)
+    with pytest.raises(InputError, match="a policy has a name; write name"):
+        experiment(policy=Nameless())
     for key in ("policy", "optimizer", "partition", "compute"):
         with pytest.raises(InputError, match=r"fading is not a .*; known"):
             experiment(**{key: Fading()})
@@ -228,5 +387,5 @@ def test_a_real_run_is_replayed_and_calibrated_with_the_experiment(tmp_path: Pat
     assert replay(record, mine) == record.summary["weights_sha256"]
     fitted = calibrate(record, mine).experiment
     assert isinstance(fitted.policy, Quorum)
-    with pytest.raises(InputError, match="has policy and correction and optimizer given in Python"):
+    with pytest.raises(InputError, match="has a policy and a correction and an optimizer given in Python"):
         calibrate(record)

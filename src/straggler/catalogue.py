@@ -35,7 +35,7 @@ class Entry(BaseModel):
 
     def __str__(self) -> str:
         fields = type(self).model_fields
-        return self.text(k for k in fields if getattr(self, k) != fields[k].get_default())
+        return self.text(k for k in fields if differ(getattr(self, k), fields[k].get_default()))
 
     def text(self, keys: Iterable[str]) -> str:
         """As it is written, with these settings."""
@@ -58,6 +58,14 @@ class Entry(BaseModel):
         return list(cls.model_fields)
 
 
+def differ(value: object, default: object) -> bool:
+    """Whether it is not the default; arrays do not say so in one word."""
+    try:
+        return bool(value != default)
+    except (ValueError, RuntimeError):
+        return True
+
+
 E = TypeVar("E", bound=Entry)
 
 
@@ -67,6 +75,9 @@ def parse(value: object, catalogue: Mapping[str, type[E]], what: str, kind: type
     An entry of a class that is in no catalogue will do if it is of this kind: users write their own.
     """
     if kind is not None and isinstance(value, kind) and is_own(type(value)):
+        if not isinstance(getattr(value, "name", None), str):
+            rule = f'a {what} has a name; write name: ClassVar[str] = "…" into {type(value).__name__}'
+            raise ValueError(f"{type(value).__name__}(…): {rule}")
         return value
     if isinstance(value, Entry):
         if type(value) not in catalogue.values():
@@ -77,6 +88,8 @@ def parse(value: object, catalogue: Mapping[str, type[E]], what: str, kind: type
         name = str(settings.pop("name", ""))
     elif isinstance(value, str):
         name, positional, settings = split_call(value)
+    elif kind is not None and isinstance(value, type) and issubclass(value, kind):
+        raise ValueError(f"{what}={value.__name__} is a class; give an object of it, as {value.__name__}()")
     else:
         raise ValueError(f"{what} {value!r}: write it as text, for example {next(iter(catalogue))!r}")
     if name not in catalogue:

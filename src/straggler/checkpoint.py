@@ -18,7 +18,7 @@ from straggler.buffers import MeanOfLatest
 from straggler.core import Arrival, Gradient, Job
 from straggler.ledger import Ledger
 
-__all__ = ["CheckpointError", "load", "newest", "save"]
+__all__ = ["CheckpointError", "encode", "load", "newest", "save"]
 
 KEPT = 2  # so that one is left if the last is damaged
 OBJECTS: dict[str, type] = {kind.__name__: kind for kind in (Job, Gradient, Ledger, MeanOfLatest)}
@@ -89,7 +89,7 @@ def encode(value: Any, tensors: dict[int, tuple[int, Tensor]]) -> Any:
         return [encode(item, tensors) for item in value]
     if isinstance(value, tuple):
         return {"tuple": [encode(item, tensors) for item in value]}
-    if isinstance(value, dict):
+    if type(value) is dict:  # another kind would come back as a plain one
         return {"dict": [[encode(k, tensors), encode(v, tensors)] for k, v in value.items()]}
     if isinstance(value, Arrival):
         value.keep()

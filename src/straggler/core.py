@@ -63,12 +63,16 @@ class Piece(Entry):
             setattr(cls, name, remembered(name))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep: tensors, numbers, and dictionaries of them."""
-        return dict(self.__pydantic_private__ or {})
+        """What a checkpoint must keep: tensors, numbers, lists and dictionaries of them."""
+        within = {name: value.state() for name, value in self if isinstance(value, Piece)}
+        return dict(self.__pydantic_private__ or {}) | within
 
     def restore(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
-            setattr(self, name, value)
+            if name in type(self).model_fields:
+                getattr(self, name).restore(value)
+            else:
+                setattr(self, name, value)
 
 
 class Policy(Piece):
@@ -297,7 +301,12 @@ class Server:
         if aggregate == "mean" and self.held > 1:
             direction = direction / self.held
         before, lr, worker = self.x, self.lr * self._scale, self._last_worker
+        changes = before._version
         self.x = self.optimizer.step(before, direction, lr, worker)
+        if before._version != changes:
+            raise TypeError(
+                f"{self.optimizer} changed the model, which jobs in flight hold; return a new one"
+            )
         self.k += 1
         self._used_now += self._merged_now
         self._merged_now = []

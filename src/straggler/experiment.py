@@ -22,7 +22,7 @@ from straggler.core import Correction, Optimizer, Policy, Server
 from straggler.corrections import correction_of
 from straggler.data.examples import ArrayExamples, Examples, Subset
 from straggler.data.fingerprints import fingerprint
-from straggler.data.given import LOSS_GIVEN, GivenData, GivenModel, given_in, named
+from straggler.data.given import LOSS_GIVEN, GivenData, GivenModel, given_in, identity_of
 from straggler.data.partitions import PARTITIONS, Partition
 from straggler.delays import DELAYS, Durations, Law
 from straggler.keeper import Every
@@ -39,6 +39,7 @@ from straggler.settings import (
     SHARED_SETTINGS,
     Text,
     check_formula,
+    check_memory,
     check_real_time,
     choice,
     dataset_of,
@@ -112,9 +113,9 @@ class Experiment(BaseModel):
         """The experiment of a record, if text can hold it; what it cannot hold of `but` is the default."""
         given = given_in(record.settings, record.text)
         settings = {key: value for key, value in record.settings.items() if key not in given}
-        if given := [key for key in given if key not in but]:
+        if missing := [f"{'an' if key[0] == 'o' else 'a'} {key}" for key in given if key not in but]:
             raise InputError(
-                f"{record.path} has {' and '.join(given)} given in Python, which its text cannot hold; "
+                f"{record.path} has {' and '.join(missing)} given in Python, which its text cannot hold; "
                 f"in Python its run() goes on, and straggler.replay.replay(record, experiment) replays it"
             )
         return cls(**settings)
@@ -136,7 +137,8 @@ class Experiment(BaseModel):
         method = METHODS[name]
         pieces = {"policy": method.policy, "correction": method.correction, "optimizer": method.optimizer}
         given = {key: value for key, value in settings.items() if value is not None}
-        if (wrong := given.get("policy")) in METHODS.keys() - POLICIES.keys():
+        wrong = given.get("policy")
+        if isinstance(wrong, str) and wrong in METHODS.keys() - POLICIES.keys():
             raise ValueError(
                 f"policy={wrong}: that is a method, which has a policy; give it as method={wrong}"
             )
@@ -195,8 +197,8 @@ class Experiment(BaseModel):
         keys = self.resolved()
         for key in keys:
             if isinstance(value := getattr(self, key), Entry):
-                keys[key] = named(value, value.identity())
-        keys["delay"] = [named(law, law.identity()) for law in self.delay]
+                keys[key] = identity_of(value)
+        keys["delay"] = [identity_of(law) for law in self.delay]
         return keys if self.loss is None else keys | {"loss": fingerprint(self.loss)}
 
     def resolved(self) -> dict[str, Any]:
@@ -221,6 +223,9 @@ class Experiment(BaseModel):
         if self.validation:
             order = rng(self.seed, "validation").permutation(len(train_set))
             kept = round(len(order) * self.validation)
+            if not 0 < kept < len(order):
+                rule = f"of {len(order):,} samples it keeps {kept:,} apart; leave some on either side"
+                raise ValueError(f"validation={self.validation}: {rule}, for example validation=0.1")
             train_set, validation = (
                 Subset(train_set, np.sort(order[kept:])),
                 Subset(train_set, np.sort(order[:kept])),
@@ -258,9 +263,10 @@ class Experiment(BaseModel):
     def server(self, problem: Problem) -> Server:
         x, buffers = problem.initial()
         rate = LearningRate(self.lr, self.schedule, self.warmup, self.workers)
-        return Server(
-            x, buffers, self.workers, self.policy, self.correction, self.optimizer, rate, problem.samples
-        )
+        pieces = self.policy, self.correction, self.optimizer
+        server = Server(x, buffers, self.workers, *pieces, rate, problem.samples)
+        check_memory(server)
+        return server
 
     def budget(self, problem: Problem) -> Budget:
         limits = {key: getattr(self, key) for key in BUDGETS if getattr(self, key) is not None}
@@ -304,6 +310,7 @@ class Experiment(BaseModel):
         started = time.monotonic()
         try:
             problem = self.problem(data, report)
+            server = self.server(problem)
             if isinstance(problem, Supervised):
                 problem.try_out()
         except ValueError as error:
@@ -324,7 +331,7 @@ class Experiment(BaseModel):
         machine = Machine(cores, every, worker_timeout, report, address, worker_resources or {})
         watch = Watch(self.eval_every, self.train_metrics, self.snapshots, beside, virtual, progress)
         facts = {"id": self.id, "started": started}
-        pieces = self.server(problem), problem, make_engine, budget
+        pieces = server, problem, make_engine, budget
         recorder = Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"], force)
         run(*pieces, recorder, watch, machine, facts, resumed)
         return Record(folder)

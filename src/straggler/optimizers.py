@@ -43,7 +43,7 @@ class TorchOptimizer(Optimizer):
             raise ValueError(f"torch.optim.{self.torch_class.__name__} refuses it: {error}") from None
 
     def begin(self, x: Tensor, workers: int) -> None:
-        self._parameter = torch.nn.Parameter(x)
+        self._parameter = torch.nn.Parameter(x.data)  # whose changes do not count as changes of x
         settings = {key: tupled(getattr(self, key)) for key in type(self).model_fields}
         if "foreach" in inspect.signature(self.torch_class).parameters:
             settings["foreach"] = False  # what torch chooses for one vector, after some thought at every step
@@ -72,13 +72,17 @@ class TorchOptimizer(Optimizer):
         return 0.0 if decoupled else float(getattr(self, "weight_decay", 0.0))
 
     def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._torch.state_dict()["state"]
-        return state
+        """Torch's, and what a class made from this one remembers."""
+        others = {
+            name: value for name, value in super().state().items() if name not in ("_parameter", "_torch")
+        }
+        return {"torch": self._torch.state_dict()["state"]} | others
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._torch.state[self._parameter] = dict(
-            next(iter(state.values()), {})
-        )  # as it is: torch's own way casts it
+        others = dict(state)
+        (known,) = others.pop("torch").values() or ({},)
+        self._torch.state[self._parameter] = dict(known)  # as it is: torch's own way casts it
+        super().restore(others)
 
 
 def tupled(value: Any) -> Any:

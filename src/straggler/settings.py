@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from straggler.catalogue import Entry, InputError, build, parse
-from straggler.core import Optimizer
+from straggler.checkpoint import encode
+from straggler.core import Optimizer, Server
 from straggler.data.datasets import DATASETS
 from straggler.data.given import GivenData, GivenModel, named
 from straggler.data.models import MODELS
@@ -23,6 +24,7 @@ __all__ = [
     "SHARED_SETTINGS",
     "Text",
     "check_formula",
+    "check_memory",
     "check_real_time",
     "choice",
     "dataset_of",
@@ -87,6 +89,16 @@ def check_real_time(engine: str, delays: Sequence[Law]) -> None:
             )
 
 
+def check_memory(server: Server) -> None:
+    """A piece of one's own may remember only what a checkpoint can hold."""
+    for piece in (server.policy, server.correction, server.optimizer):
+        try:
+            encode(piece.state(), {})
+        except TypeError as error:
+            remedy = "let it remember numbers, texts, tensors, and lists, tuples and dicts of these"
+            raise ValueError(f"{piece}: {error}; {remedy}") from None
+
+
 def check_formula(dataset: Quadratics, model: Any, partition: Any, validation: float, loss: Any) -> None:
     """What would change nothing is refused, unless it is as it would be anyway."""
     said = {"model": str(model), "partition": str(partition), "validation": validation, "loss": loss}
@@ -128,6 +140,8 @@ def with_shared_settings(settings: Mapping[str, Any], own: bool) -> Optimizer:
         if own and key in optimizer.model_fields_set and getattr(optimizer, key) != settings[key]:
             raise ValueError(f"{key} is given twice: {settings[key]}, and in {optimizer}; give one")
         changes[key] = settings[key]
+    if all(getattr(optimizer, key) == value for key, value in changes.items()):
+        return optimizer
     given = {key: getattr(optimizer, key) for key in optimizer.model_fields_set}
     return build(type(optimizer), [], given | changes)
 

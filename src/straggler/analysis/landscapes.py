@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from plotly import graph_objects as go
 from plotly.subplots import make_subplots
 
-from straggler.analysis.style import COLOURS, drawn
+from straggler.analysis.style import COLOURS, drawn, place_legend
 
 __all__ = [
     "ABOVE",
@@ -88,8 +88,7 @@ def landscape_figure(
             space = figure.add_subplot(1, 2 if wide else 1, 2 if wide else 1, projection="3d")
             draw_space(space, points, explained)
         figure.suptitle(subject(explained, samples), fontsize=9)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
+        place_legend(figure, figure.axes[0], inside=False)
     return path
 
 
@@ -109,8 +108,9 @@ def draw_top(figure: Figure, axes: Axes, points: pl.DataFrame, explained: Sequen
         label = f"{run}: ends at {track['loss'][-1]:.3g}"
         axes.plot(track["a"], track["b"], label=label, linewidth=1.5, marker=".", markersize=4, **style)
         axes.plot(track["a"][-1], track["b"][-1], marker="s", markersize=5, **style)
-    start = paths(points, "path")[0][1]
-    axes.plot(start["a"][0], start["b"][0], "o", color="white", markeredgecolor="black", label="start")
+    starts = list(dict.fromkeys((track["a"][0], track["b"][0]) for _, track in paths(points, "path")))
+    across_, up_ = zip(*starts, strict=True)
+    axes.plot(across_, up_, "o", color="white", markeredgecolor="black", label="start", ls="", clip_on=False)
     row, column = np.unravel_index(np.nanargmin(losses), losses.shape)
     lowest = f"lowest of the grid: {losses[row, column]:.3g}"
     axes.plot(
@@ -122,6 +122,7 @@ def draw_top(figure: Figure, axes: Axes, points: pl.DataFrame, explained: Sequen
         markersize=10,
         label=lowest,
         ls="",
+        clip_on=False,  # it may be a corner
     )
     axes.set(xlabel=titled(0, explained), ylabel=titled(1, explained))
     axes.grid(visible=False)
@@ -142,10 +143,10 @@ def draw_space(axes: Any, points: pl.DataFrame, explained: Sequence[float]) -> N
     axes.set_zticks(ticks["tickvals"], ticks["ticktext"])
     axes.set_xlabel(titled(0, explained), labelpad=6)
     axes.set_ylabel(titled(1, explained), labelpad=8)
-    axes.set_zlabel("loss", labelpad=10)
+    axes.set_zlabel("loss", labelpad=4)
     axes.tick_params(labelsize=7)
     axes.view_init(elev=38, azim=-60)
-    axes.set_box_aspect(None, zoom=0.82)  # room for the labels
+    axes.set_box_aspect(None, zoom=0.78)  # room for the labels
 
 
 def landscape_page(points: pl.DataFrame, explained: Sequence[float], samples: int | None, path: Path) -> Path:

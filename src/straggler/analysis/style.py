@@ -72,12 +72,12 @@ def panels(figure: Figure, rows: int, columns: int, **more: Any) -> list[Axes]:
     return list(figure.subplots(rows, columns, squeeze=False, **more).flat)
 
 
-def place_legend(figure: Figure, axes: Axes) -> None:
+def place_legend(figure: Figure, axes: Axes, inside: bool = True) -> None:
     """Inside where a few lines leave room, else below the panels, which keep their size: the figure grows."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) < 2:
         return
-    if len(labels) <= 4 and max(map(len, labels)) <= 24:
+    if inside and len(labels) <= 4 and max(map(len, labels)) <= 24:
         axes.legend(handles, labels, loc="best")
         return
     letters = int(figure.get_figwidth() * LETTERS)

@@ -1,6 +1,7 @@
 """Records as tables for the terminal."""
 
 from collections.abc import Mapping
+from shutil import get_terminal_size
 
 import polars as pl
 from rich import box
@@ -13,6 +14,7 @@ from straggler.record import Record
 __all__ = ["comparison", "description", "error_rows", "listing", "number"]
 
 LONGEST_WORD = 16  # that is not broken, a number among them; ids and paths may be
+BETWEEN = 3  # letters between two columns
 LONGEST_NAME = 40  # that keeps its line; a longer one would take the other columns' room
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -32,12 +34,17 @@ def listing(title: str, columns: list[str], rows: list[list[str]]) -> Table:
     """A plain table: one line of heads, then the rows."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.show_header = any(columns)
-    for position, column in enumerate(columns):
-        cells = [row[position] for row in rows]
-        words = [word for text in (column, *cells) for word in text.split()]
-        whole = max((len(word) for word in words if len(word) <= LONGEST_WORD), default=0)
-        name = position == 0 and max(map(len, cells), default=0) <= LONGEST_NAME
-        table.add_column(column, overflow="fold", no_wrap=name, min_width=whole)
+    cells = [[row[position] for row in rows] for position in range(len(columns))]
+    words = [
+        [len(word) for text in (column, *below) for word in text.split()]
+        for column, below in zip(columns, cells, strict=True)
+    ]
+    needed = sum(min(max(letters, default=0), LONGEST_WORD) + BETWEEN for letters in words)
+    room = needed <= get_terminal_size().columns  # else rich would cut off what it may not break
+    for column, below, letters in zip(columns, cells, words, strict=True):
+        name = below is cells[0] and max(map(len, below), default=0) <= LONGEST_NAME
+        whole = max((count for count in letters if count <= LONGEST_WORD), default=0)
+        table.add_column(column, overflow="fold", no_wrap=room and name, min_width=whole if room else None)
     for row in rows:
         table.add_row(*map(Text, row))
     return table

@@ -72,7 +72,7 @@ def draw_staleness(axes: Axes, groups: Groups) -> None:
             label=f"{name} (mean {every.mean():.2f})" if len(every) else name,
         )
     axes.set(xlabel="staleness (updates)", ylabel="share of gradients (%)", ylim=(0, None))
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
 
 
 def staleness_of(record: Record) -> np.ndarray[Any, Any]:

@@ -8,7 +8,7 @@ from typing import NoReturn
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from straggler.catalogue import InputError
 from straggler.record import Record
@@ -24,7 +24,8 @@ __all__ = [
     "out",
 ]
 
-out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+# What is printed is what is meant: a path may have brackets, which rich would take for its own.
+out, err = Console(highlight=False, markup=False), Console(stderr=True, highlight=False, markup=False)
 
 
 def find(run: str, folder: Path) -> Record:
@@ -74,5 +75,5 @@ def misused(error: typer.TyperException) -> str:
 
 
 def complain(message: str, code: int) -> NoReturn:
-    err.print(f"[red bold]error:[/red bold] {escape(message)}", soft_wrap=True)
+    err.print(Text.assemble(("error:", "red bold"), f" {message}"), soft_wrap=True)
     sys.exit(code)

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from straggler.analysis.tables import listing, number
 from straggler.catalogue import InputError
@@ -103,7 +103,8 @@ def show_result(record: Record) -> None:
     ]
     out.print(listing(f"run {facts['id']}: {facts['status']}", ["", ""], rows))
     if not facts["converged"]:
-        out.print(f"[red]NC: no convergence[/red] {escape(facts['error'] or '(accuracy near chance)')}")
+        reason = facts["error"] or "(accuracy near chance)"
+        out.print(Text.assemble(("NC: no convergence", "red"), f" {reason}"))
     look = f"straggler show {quote(str(record.path))}"
     out.print(f"record in {record.path}; see it with: {look}", soft_wrap=True)
 

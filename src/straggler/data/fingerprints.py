@@ -71,6 +71,7 @@ def parts(thing: Any) -> Iterator[Any]:
         yield from (thing.co_code, thing.co_names, *thing.co_consts)
     elif isinstance(thing, FunctionType | type) and installed(thing):
         yield f"{thing.__module__}.{thing.__qualname__}"
+        yield from decorated(thing)
     elif isinstance(thing, FunctionType):
         yield from (thing.__code__, thing.__defaults__, thing.__kwdefaults__)
         yield from surroundings(thing)
@@ -80,12 +81,22 @@ def parts(thing: Any) -> Iterator[Any]:
         yield {key: value for key, value in members.items() if not key.startswith("__pydantic_")}
     elif isinstance(thing, ModelPrivateAttr):
         yield from (thing.default, thing.default_factory)
+    elif hasattr(thing, "__wrapped__"):  # by lru_cache and the like
+        yield from (type(thing).__qualname__, thing.__wrapped__)
     elif isinstance(thing, property):
         yield from (thing.fget, thing.fset, thing.fdel)
     elif isinstance(thing, staticmethod | classmethod):
         yield thing.__func__
     else:
         yield from taken_by_pickle(thing)
+
+
+def decorated(thing: Any) -> Iterator[Any]:
+    """What is one's own within a function that a decorator of a package made."""
+    cells = [cell.cell_contents for cell in getattr(thing, "__closure__", None) or () if cell != CellType()]
+    for inner in (getattr(thing, "__wrapped__", None), *cells):
+        if isinstance(inner, FunctionType) and (not installed(inner) or inner.__closure__):
+            yield inner
 
 
 def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -138,8 +149,16 @@ def names_in(code: CodeType) -> set[str]:
 
 def installed(thing: Any) -> bool:
     """Whether it comes with Python or a package: its version is in the record, its code does not change."""
+    if isinstance(thing, type):  # one that was made by exec has no file, but its methods have, of a kind
+        methods = [inspect.unwrap(part) for part in vars(thing).values() if isinstance(part, FunctionType)]
+        files = [part.__code__.co_filename for part in methods if isinstance(part, FunctionType)]
+        if not all(map(of_a_package, files)):
+            return False
     try:
-        file = inspect.getfile(thing)
+        return of_a_package(inspect.getfile(thing))
     except (TypeError, OSError):
         return getattr(thing, "__module__", "") != "__main__" and not isinstance(thing, FunctionType)
+
+
+def of_a_package(file: str) -> bool:
     return any(Path(file).absolute().is_relative_to(folder) for folder in INSTALLED)

@@ -1,6 +1,6 @@
 """What a user brings: tensors, Datasets, modules, entries of one's own; told apart by fingerprints."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from straggler.data.examples import ArrayExamples, DatasetExamples, Examples
 from straggler.data.fingerprints import fingerprint
 from straggler.randomness import draw_from, generators_kept, rng
 
-__all__ = ["LOSS_GIVEN", "GivenData", "GivenModel", "given_in", "named"]
+__all__ = ["LOSS_GIVEN", "GivenData", "GivenModel", "given_in", "identity_of", "named"]
 
 LOSS_GIVEN = "# loss: "  # how the text begins of an experiment with one
 GIVEN = "[given "  # in the text of what was, before its fingerprint
@@ -87,11 +87,38 @@ def given_in(settings: Mapping[str, Any], text: str) -> list[str]:
     return found + (["loss"] if text.startswith(LOSS_GIVEN) else [])
 
 
-def named(entry: Any, text: str | None = None) -> str:
-    """A setting's text, with a fingerprint of the code if its class, or one in a chain, is the user's own."""
-    text, links = text or str(entry), getattr(entry, "links", (entry,))
-    own = [type(link) for link in links if isinstance(link, Entry) and is_own(type(link))]
-    return f"{text}{GIVEN}{fingerprint(*own)}]" if own else text
+def named(entry: Any) -> str:
+    """A setting's text, with a fingerprint if it, or a link of a chain, is of a class of the user's own."""
+    own = [link for link in links_of(entry) if is_given(link)]
+    return f"{entry}{GIVEN}{fingerprint(*map(made_of, own))}]" if own else str(entry)
+
+
+def identity_of(entry: Entry) -> str:
+    """What tells it from any other: its settings, or, of one's own class, the fingerprint."""
+    if not any(map(is_given, links_of(entry))):
+        return entry.identity()
+    texts = [
+        f"{link.name}{GIVEN}{fingerprint(made_of(link))}]" if is_given(link) else link.identity()
+        for link in links_of(entry)
+    ]
+    return " + ".join(texts)
+
+
+def links_of(entry: Any) -> Sequence[Any]:
+    return getattr(entry, "links", (entry,))
+
+
+def is_given(entry: Any) -> bool:
+    return isinstance(entry, Entry) and is_own(type(entry))
+
+
+def made_of(entry: Entry) -> tuple[Any, ...]:
+    """Its class, its settings, and what its own code put into private attributes as it was made."""
+    kind, remembered = type(entry), entry.__pydantic_private__ or {}
+    known = [each for each in kind.__mro__ if issubclass(each, Entry) and not is_own(each)]
+    theirs = {name for each in known for name in each.__private_attributes__}
+    settings = {name: getattr(entry, name) for name in kind.model_fields}
+    return kind, settings, {name: value for name, value in remembered.items() if name not in theirs}
 
 
 def made(source: Callable[[], nn.Module]) -> nn.Module:

@@ -32,7 +32,17 @@ class Partition(Entry):
         if self.by_label and np.ndim(labels) != 1:
             rule = f"the partition {self} deals by one label per sample"
             raise ValueError(f"the targets have {np.ndim(labels)} dimensions: {rule}; use iid or shared")
-        return self.deal(np.asarray(labels), workers, rng)
+        parts = [np.asarray(part) for part in self.deal(np.asarray(labels), workers, rng) or ()]
+        for part in parts:
+            whole = part.ndim == 1 and np.issubdtype(part.dtype, np.integer)
+            if not whole or not part.size or part.min() < 0 or part.max() >= len(labels):
+                rule = f"it must give each worker an array of places from 0 to {len(labels) - 1}, never none"
+                raise ValueError(f"the partition {self} deals {part!r}; {rule}")
+        if len(parts) != workers:
+            raise ValueError(
+                f"the partition {self} deals {len(parts)} parts for {workers} workers; give as many"
+            )
+        return parts
 
     def least(self) -> int:
         """How many samples there must be for each worker."""

@@ -85,10 +85,10 @@ class Durations:
             raise ValueError(f"worker {worker}, block {number}: they are 0 to {self.workers - 1}, and from 0")
         delay = np.zeros(BLOCK)
         with np.errstate(over="ignore", invalid="ignore"):  # the job is refused by name when it is asked for
-            compute = self.compute.law.block(self.compute, worker, number, delay)
+            compute = block_of(self.compute, worker, number, delay)
             for term in self.delays:
                 if worker in term.affected:
-                    delay = delay + term.law.block(term, worker, number, compute)
+                    delay = delay + block_of(term, worker, number, compute)
             return compute + delay, compute, delay
 
     def _refusal(self, worker: int, launch: int, seconds: float) -> DurationError:
@@ -100,3 +100,12 @@ class Durations:
         )
         what = f"worker {worker}, job {launch}: {' + '.join(map(str, laws))} gives {seconds} seconds"
         return DurationError(f"{what}; it must be more than 0 and finite: {remedy}")
+
+
+def block_of(term: Term, worker: int, number: int, compute: Array) -> Array:
+    """A term's block, if it is one: a law may be a user's own."""
+    seconds = np.asarray(term.law.block(term, worker, number, compute))
+    if seconds.shape != (BLOCK,):
+        rule = f"it must give an array of {BLOCK}, one for each job"
+        raise ValueError(f"{term.law} gives seconds of the shape {seconds.shape}; {rule}")
+    return seconds
