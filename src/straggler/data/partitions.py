@@ -32,8 +32,9 @@ class Partition(Entry):
         if self.by_label and np.ndim(labels) != 1:
             rule = f"the partition {self} deals by one label per sample"
             raise ValueError(f"the targets have {np.ndim(labels)} dimensions: {rule}; use iid or shared")
-        parts = [np.asarray(part) for part in self.deal(np.asarray(labels), workers, rng) or ()]
-        for part in parts:
+        dealt = self.deal(np.asarray(labels), workers, rng)
+        parts = [] if dealt is None else [np.asarray(part) for part in dealt]
+        for part in {id(part): part for part in parts}.values():  # all may share one
             whole = part.ndim == 1 and np.issubdtype(part.dtype, np.integer)
             if not whole or not part.size or part.min() < 0 or part.max() >= len(labels):
                 rule = f"it must give each worker an array of places from 0 to {len(labels) - 1}, never none"
