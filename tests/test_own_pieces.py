@@ -181,6 +181,8 @@ def test_its_text_names_it_and_says_that_it_cannot_hold_it(settings: dict[str, A
     assert "[given " in record.text
     with pytest.raises(InputError, match="given in Python, which its text cannot hold"):
         Experiment.recorded(record)
+    with pytest.raises(InputError, match="was given in Python, which text cannot hold; give the object"):
+        Experiment.from_toml(record.path / "experiment.toml")
 
 
 SCRIPT = """

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 __all__ = [
+    "GIVEN",
     "Entry",
     "InputError",
     "build",
@@ -21,6 +22,9 @@ __all__ = [
     "suggestion",
     "written",
 ]
+
+
+GIVEN = "[given "  # in the text of what a user gave in Python, before its fingerprint
 
 
 class InputError(ValueError):
@@ -86,6 +90,10 @@ def parse(value: object, catalogue: Mapping[str, type[E]], what: str, kind: type
     if isinstance(value, Mapping):
         settings, positional = dict(value), list[Any]()
         name = str(settings.pop("name", ""))
+    elif isinstance(value, str) and GIVEN in value:
+        raise ValueError(
+            f"{what} {value!r} was given in Python, which text cannot hold; give the object there"
+        )
     elif isinstance(value, str):
         name, positional, settings = split_call(value)
     elif kind is not None and isinstance(value, type) and issubclass(value, kind):

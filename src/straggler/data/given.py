@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from straggler.catalogue import Entry, is_own
+from straggler.catalogue import GIVEN, Entry, is_own
 from straggler.data.examples import ArrayExamples, DatasetExamples, Examples
 from straggler.data.fingerprints import fingerprint
 from straggler.randomness import draw_from, generators_kept, rng
@@ -15,7 +15,6 @@ from straggler.randomness import draw_from, generators_kept, rng
 __all__ = ["LOSS_GIVEN", "GivenData", "GivenModel", "given_in", "identity_of", "named"]
 
 LOSS_GIVEN = "# loss: "  # how the text begins of an experiment with one
-GIVEN = "[given "  # in the text of what was, before its fingerprint
 
 PROBES = 64  # items of a Dataset that are looked at to tell it from another
 

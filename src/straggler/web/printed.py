@@ -119,6 +119,8 @@ def draw_metric(axes: Axes, runs: Sequence[Facts], groups: Sequence[str], column
                 points["seconds"], points[column], label=label, marker=marker, **line(order.index(group))
             )
     axes.set(xlabel=runs[0].clock, ylabel=unit)
+    if not axes.get_lines():  # a regression has no accuracy
+        axes.set_axis_off()
 
 
 def timeline_page(runs: Mapping[str, Facts]) -> Figure:
