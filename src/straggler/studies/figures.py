@@ -24,7 +24,7 @@ CAPTIONS = {
     "gap": "How far the model moves while a gradient is computed, all methods",
     "delay_gap": "Figure 4: staleness (the paper's delay) and gap over training, by number of workers",
     "map": "Figures 9 to 11: accuracy of ASGD over learning rate and momentum, 32 workers; mean over "
-    "the seeds there are; white: not known of the source",
+    "the seeds that converged, if any did; white: not known of the source",
     "speeds": "Figure 12: gradients per mean batch time, mean and 95 % interval over 20 draws",
 }
 
