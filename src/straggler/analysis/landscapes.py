@@ -143,7 +143,7 @@ def draw_space(axes: Any, points: pl.DataFrame, explained: Sequence[float]) -> N
     axes.set_zticks(ticks["tickvals"], ticks["ticktext"])
     axes.set_xlabel(titled(0, explained), labelpad=6)
     axes.set_ylabel(titled(1, explained), labelpad=8)
-    axes.set_zlabel("loss", labelpad=6)
+    axes.set_zlabel("loss", labelpad=9)
     axes.tick_params(labelsize=7)
     axes.view_init(elev=38, azim=-60)
     axes.set_box_aspect(None, zoom=0.78)  # room for the labels
