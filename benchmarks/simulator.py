@@ -23,7 +23,7 @@ from rich.console import Console
 from straggler.analysis.tables import listing
 from straggler.core import Arrival, Gradient, Server
 from straggler.delays import Durations
-from straggler.engines.compute import Compute, Pool
+from straggler.engines.compute import Compute, Pool, on_cores
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.methods import METHODS
@@ -75,7 +75,7 @@ def simulated(
 ) -> float:
     """Seconds of the loop in the simulator, as a run without a record."""
     problem = experiment.problem()
-    compute = Pool(problem, jobs) if jobs > 1 else Compute(problem)
+    compute = on_cores(problem, jobs)
     try:
         if isinstance(compute, Pool):
             compute.wait_until_ready()

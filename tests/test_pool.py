@@ -44,12 +44,12 @@ def ready(pool: Pool) -> Pool:
 
 
 class Awaited(Pool):
-    """A pool that is up before the run begins, and counts the gradients it computes."""
+    """A pool that is up before the run begins, and counts the gradients that its processes compute."""
 
     started = 0
 
-    def __init__(self, problem: Problem, jobs: int) -> None:
-        super().__init__(problem, jobs)
+    def __init__(self, problem: Problem, processes: int, joins: bool = False) -> None:
+        super().__init__(problem, processes, joins)
         self.wait_until_ready()
 
     def _start(self, task: Task, seat: Any) -> None:
@@ -61,11 +61,12 @@ def same_bits(settings: dict[str, Any], folder: Path, monkeypatch: pytest.Monkey
     """One job, two jobs, and two jobs watched and saved closely see the same and end in the same weights."""
     watched = settings | {"eval_every": 0.5, "train_metrics": True, "snapshots": 3}
     alone = outcome(folder, 1, **settings)
-    monkeypatch.setattr("straggler.run.Pool", Awaited)
+    monkeypatch.setattr("straggler.engines.compute.Pool", Awaited)
     Awaited.started = 0
     assert outcome(folder, 2, **settings) == alone
-    assert Awaited.started > 0.9 * settings["gradients"]  # one that is set aside at the end is never computed
+    assert Awaited.started > 0.2 * settings["gradients"]  # the others are computed here
     assert outcome(folder, 2, save="3", **watched) == alone
+    assert outcome(folder, 3, **settings) == alone
 
 
 @pytest.mark.parametrize("model", ["lenet5", "cnn", "asu-fashion"])
@@ -130,6 +131,23 @@ def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
             if number in (3, 11, 20):
                 os.kill(pool._children[number % 2].pid, signal.SIGKILL)
             assert torch.equal(pool.result(task).vector, here.result(task).vector)
+
+
+def test_one_that_joins_computes_too_while_it_waits_and_an_error_is_for_who_asks() -> None:
+    problem = Experiment(dataset="digits", workers=2).problem()
+    with one_thread(), closing(Pool(problem, 1, joins=True)) as pool:
+        ready(pool)
+        here, model = Compute(problem), problem.initial()
+        tasks = [Task(("gradient", 0, i), *model) for i in range(20)]
+        tasks[12] = Task(("gradient", 99, 0), *model)  # there is no such worker
+        upcoming = iter_of(tasks)
+        for number, task in enumerate(tasks):
+            pool.ahead(upcoming)
+            if number == 12:
+                with pytest.raises((RuntimeError, IndexError)):
+                    pool.result(task)
+            else:
+                assert torch.equal(pool.result(task).vector, here.result(task).vector)
 
 
 def test_all_processes_killed_at_once_are_replaced() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from straggler.catalogue import InputError
 from straggler.data.examples import Subset
-from straggler.engines.compute import Compute, Pool
+from straggler.engines.compute import on_cores
 from straggler.experiment import Experiment
 from straggler.problem import Problem, Supervised, one_thread
 from straggler.randomness import rng
@@ -253,7 +253,7 @@ def evaluate(
     models = list(models_of(plane, tracks, points, missing[:1]))
     with one_thread():
         report(announcement(problem, models[0], len(missing), jobs))
-        with closing(Pool(problem, jobs) if jobs > 1 else Compute(problem)) as compute:
+        with closing(on_cores(problem, jobs)) as compute:
             saved = time.monotonic()
             for done, chunks in enumerate(
                 compute.evaluate_each(models_of(plane, tracks, points, missing), "test")

@@ -9,7 +9,7 @@ from typing import Any
 
 from straggler.core import Server
 from straggler.delays import Durations
-from straggler.engines.compute import Compute, Pool
+from straggler.engines.compute import Compute, Pool, on_cores
 from straggler.engines.processes import Processes
 from straggler.engines.ray_remedies import needing_ray
 from straggler.engines.real_time import WorkerError
@@ -48,7 +48,7 @@ def run(
 ) -> None:
     """Train, record it, and save it now and then."""
     with one_thread():
-        compute = Pool(problem, machine.jobs) if machine.jobs > 1 or watch.beside else Compute(problem)
+        compute = Pool(problem, 1) if watch.beside else on_cores(problem, machine.jobs)
         # recorded once there is an engine: a cluster that is not there leaves what it finds as it is
         with closing(compute), closing(make_engine(compute, machine, recorder)) as engine, recorder:
             if watch.beside:  # or the first evaluations would be computed here after all

@@ -1,6 +1,7 @@
 """Gradients and evaluations of one problem, here or on a pool of processes: the same bits either way."""
 
 import pickle
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -15,10 +16,10 @@ from straggler.engines.child import Child, Inside, Layout, Seat, perform
 from straggler.engines.shared_memory import SharedMemory, pack
 from straggler.problem import Chunk, Problem, Split
 
-__all__ = ["Compute", "Pool", "Task"]
+__all__ = ["Compute", "Pool", "Task", "on_cores"]
 
 NOTHING = torch.empty(0)
-DEPTH = 2  # tasks a process may have: one at work, one waiting, so that it never idles
+DEPTH = 3  # tasks a process may have: one at work, others waiting, so that it never idles
 RESPAWNS = 3  # how often each process may die, in a row, before the run gives up
 
 
@@ -103,20 +104,23 @@ class Pool(Compute):
     """Tasks on several processes; models and gradients travel in shared memory.
 
     A process that dies is replaced and its tasks are done again: they are pure functions. Until the
-    processes are up, tasks are done here.
+    processes are up, tasks are done here. One that `joins` computes too instead of waiting: with a core for
+    each of the others and this, none has to make room for another.
     """
 
     looks_ahead = True
 
-    def __init__(self, problem: Problem, jobs: int) -> None:
+    def __init__(self, problem: Problem, processes: int, joins: bool = False) -> None:
         super().__init__(problem)
+        self._joins = joins
+        self._upcoming: Callable[[], Task | None] = lambda: None
         x, buffers = problem.initial()
         self._layout = Layout(x.numel(), buffers.numel(), x.dtype)
         payload, self._shared = pack(problem)
         self._problem = SharedMemory(len(payload))
         self._problem.bytes[: len(payload)] = payload
         self._selector = DefaultSelector()
-        self._children = [self._spawn() for _ in range(jobs)]
+        self._children = [self._spawn() for _ in range(processes)]
         self._deaths = 0
         self._lent: Task | None = None  # whose gradient is used where the process left it
 
@@ -132,12 +136,17 @@ class Pool(Compute):
 
     def ahead(self, upcoming: Callable[[], Task | None], urgent: bool = False) -> None:
         self._take_back()
+        self._upcoming = upcoming
+        self._fill(urgent)
+
+    def _fill(self, urgent: bool = False) -> None:
+        """Give the processes what they have seats for."""
         self._listen(timeout=0)
         while (seat := self._free_seat() or (self._vacated_seat() if urgent else None)) is not None:
-            task = upcoming()
+            task = self._upcoming()
             if task is None:
                 return
-            if task.seat is None and task.result is None:
+            if task.seat is None and not task.done:
                 self._start(task, seat)
 
     def result(self, task: Task) -> Any:
@@ -162,15 +171,31 @@ class Pool(Compute):
 
     def _await(self, task: Task) -> None:
         self._take_back()
-        if task.seat is None and task.result is None:
-            if not any(child.ready for child in self._children):
+        if task.seat is None and not task.done:
+            if self._joins or not any(child.ready for child in self._children):
                 task.result = super().result(task)
             else:
                 self._start(task, self._make_room())
         while task.result is None:
             if task.error is not None:
                 raise RuntimeError(f"computing {task.call} failed in a process of the pool:\n{task.error}")
-            self._listen(timeout=None)
+            if not (self._joins and self._compute_another()):
+                self._listen(timeout=None)
+            elif not task.done:
+                self._fill()
+
+    def _compute_another(self) -> bool:
+        """One of the next to be asked for, unless there is none; what is waited for is computed elsewhere."""
+        task = self._upcoming()
+        while task is not None and (task.seat is not None or task.done):
+            task = self._upcoming()
+        if task is None:
+            return False
+        try:
+            task.result = super().result(task)
+        except Exception:  # for whoever asks for it, if anybody does
+            task.error = traceback.format_exc()
+        return True
 
     def abandon(self, task: Task) -> None:
         super().abandon(task)
@@ -268,6 +293,11 @@ class Pool(Compute):
         self._children[self._children.index(child)] = fresh
         for task, seat in zip(unfinished, fresh.seats, strict=False):
             self._start(task, seat)
+
+
+def on_cores(problem: Problem, cores: int) -> Compute:
+    """This process, and one more for every other core."""
+    return Pool(problem, cores - 1, joins=True) if cores > 1 else Compute(problem)
 
 
 def serve(connection_fd: int, memory_fd: int) -> None:
