@@ -820,7 +820,7 @@ def running(here: Path) -> Iterator[subprocess.Popen[str]]:
         start_new_session=True,
     )
     try:
-        wait_for(lambda: list(here.glob("runs/*/arrivals.parts/*.parquet")) and len(living(process.pid)) == 4)
+        wait_for(lambda: list(here.glob("runs/*/arrivals.parts/*.parquet")) and len(living(process.pid)) == 3)
         yield process
     finally:
         if process.poll() is None:
