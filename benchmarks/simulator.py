@@ -215,7 +215,7 @@ def typical(seconds: list[float], block: int = 40) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gradients", type=int, default=600)
+    parser.add_argument("--gradients", type=int, default=2_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
