@@ -145,6 +145,7 @@ def experiment(**settings: Any) -> Experiment:
     return Experiment(**common | settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", OWN.values(), ids=OWN)
 def test_it_runs_and_replays_and_is_not_run_twice(settings: dict[str, Any], tmp_path: Path) -> None:
     mine = experiment(**settings)
@@ -156,6 +157,7 @@ def test_it_runs_and_replays_and_is_not_run_twice(settings: dict[str, Any], tmp_
     assert "exists already" in said[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", OWN.values(), ids=OWN)
 def test_it_goes_on_where_it_was_interrupted(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
