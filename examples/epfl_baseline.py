@@ -1,6 +1,6 @@
 """EPFL's six-epoch baselines beside ours: LeNet-5, Fashion-MNIST, lr .005, heavy-ball .9, batch 32.
 
-Run it with `make baseline` (five seeds, about two minutes each). Finished runs are not run again.
+Run it with `make baseline` (five seeds, a few minutes each). Finished runs are not run again.
 
 The report's logs have several runs of some of these commands, none of which set a seed in its workers. With
 labels split a synchronous step takes as many samples of every worker and label: nearly the same experiment.

@@ -135,8 +135,8 @@ def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
 
 def test_one_that_joins_computes_too_while_it_waits_and_an_error_is_for_who_asks() -> None:
     problem = Experiment(dataset="digits", workers=2).problem()
-    with one_thread(), closing(Pool(problem, 1, joins=True)) as pool:
-        ready(pool)
+    Awaited.started = 0
+    with one_thread(), closing(Awaited(problem, 1, joins=True)) as pool:
         here, model = Compute(problem), problem.initial()
         tasks = [Task(("gradient", 0, i), *model) for i in range(20)]
         tasks[12] = Task(("gradient", 99, 0), *model)  # there is no such worker
@@ -144,10 +144,11 @@ def test_one_that_joins_computes_too_while_it_waits_and_an_error_is_for_who_asks
         for number, task in enumerate(tasks):
             pool.ahead(upcoming)
             if number == 12:
-                with pytest.raises((RuntimeError, IndexError)):
+                with pytest.raises(RuntimeError, match=r"computing .*99.* failed"):
                     pool.result(task)
             else:
                 assert torch.equal(pool.result(task).vector, here.result(task).vector)
+    assert 0 < Awaited.started < len(tasks)
 
 
 def test_all_processes_killed_at_once_are_replaced() -> None:

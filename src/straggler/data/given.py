@@ -87,28 +87,24 @@ def given_in(settings: Mapping[str, Any], text: str) -> list[str]:
 
 
 def named(entry: Any) -> str:
-    """A setting's text, with a fingerprint if it, or a link of a chain, is of a class of the user's own."""
-    own = [link for link in links_of(entry) if is_given(link)]
-    return f"{entry}{GIVEN}{fingerprint(*map(made_of, own))}]" if own else str(entry)
+    """A setting's text; what is of a class of the user's own, or a link of a chain that is, has its mark."""
+    return " + ".join(f"{link}{mark_of(link)}" for link in links_of(entry))
 
 
 def identity_of(entry: Entry) -> str:
-    """What tells it from any other: its settings, or, of one's own class, the fingerprint."""
-    if not any(map(is_given, links_of(entry))):
-        return entry.identity()
-    texts = [
-        f"{link.name}{GIVEN}{fingerprint(made_of(link))}]" if is_given(link) else link.identity()
-        for link in links_of(entry)
-    ]
-    return " + ".join(texts)
+    """What tells it from any other: its settings, or, of one's own class, the mark."""
+    return " + ".join(
+        f"{link.name}{mark}" if (mark := mark_of(link)) else link.identity() for link in links_of(entry)
+    )
+
+
+def mark_of(entry: Any) -> str:
+    own = isinstance(entry, Entry) and is_own(type(entry))
+    return f"{GIVEN}{fingerprint(made_of(entry))}]" if own else ""
 
 
 def links_of(entry: Any) -> Sequence[Any]:
     return getattr(entry, "links", (entry,))
-
-
-def is_given(entry: Any) -> bool:
-    return isinstance(entry, Entry) and is_own(type(entry))
 
 
 def made_of(entry: Entry) -> tuple[Any, ...]:

@@ -143,11 +143,10 @@ class Pool(Compute):
         """Give the processes what they have seats for."""
         self._listen(timeout=0)
         while (seat := self._free_seat() or (self._vacated_seat() if urgent else None)) is not None:
-            task = self._upcoming()
+            task = self._another()
             if task is None:
                 return
-            if task.seat is None and not task.done:
-                self._start(task, seat)
+            self._start(task, seat)
 
     def result(self, task: Task) -> Any:
         self._await(task)
@@ -173,29 +172,32 @@ class Pool(Compute):
         self._take_back()
         if task.seat is None and not task.done:
             if self._joins or not any(child.ready for child in self._children):
-                task.result = super().result(task)
+                self._compute(task)
             else:
                 self._start(task, self._make_room())
         while task.result is None:
             if task.error is not None:
-                raise RuntimeError(f"computing {task.call} failed in a process of the pool:\n{task.error}")
-            if not (self._joins and self._compute_another()):
+                raise RuntimeError(f"computing {task.call} failed:\n{task.error}")
+            another = self._another() if self._joins else None
+            if another is None:
                 self._listen(timeout=None)
-            elif not task.done:
+            else:  # while what is waited for is computed elsewhere
+                self._compute(another)
                 self._fill()
 
-    def _compute_another(self) -> bool:
-        """One of the next to be asked for, unless there is none; what is waited for is computed elsewhere."""
+    def _another(self) -> Task | None:
+        """The next to be asked for that nobody computes."""
         task = self._upcoming()
         while task is not None and (task.seat is not None or task.done):
             task = self._upcoming()
-        if task is None:
-            return False
+        return task
+
+    def _compute(self, task: Task) -> None:
+        """Here; what goes wrong is for whoever asks for it, if anybody does."""
         try:
             task.result = super().result(task)
-        except Exception:  # for whoever asks for it, if anybody does
+        except Exception:
             task.error = traceback.format_exc()
-        return True
 
     def abandon(self, task: Task) -> None:
         super().abandon(task)

@@ -221,7 +221,7 @@ MOMENTUM_CLAIMS = (
                 possible=PERCENT,
             ),
         ),
-        comment="It ends far from the others; lost altogether is one run of three, and as written two.",
+        comment="It ends far from the others, and some of its runs are lost altogether.",
     ),
     Claim(
         "landscape-half-like-none",
