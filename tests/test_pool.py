@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from straggler.engines.compute import Compute, Pool, Task
+from straggler.engines.compute import DEPTH, Compute, Pool, Task
 from straggler.engines.nursery import nursery
 from straggler.engines.shared_memory import pack
 from straggler.evaluation import Evaluation
@@ -139,11 +139,11 @@ def test_one_that_joins_computes_too_while_it_waits_and_an_error_is_for_who_asks
     with one_thread(), closing(Awaited(problem, 1, joins=True)) as pool:
         here, model = Compute(problem), problem.initial()
         tasks = [Task(("gradient", 0, i), *model) for i in range(20)]
-        tasks[12] = Task(("gradient", 99, 0), *model)  # there is no such worker
+        tasks[DEPTH] = Task(("gradient", 99, 0), *model)  # no such worker; it is tried here
         upcoming = iter_of(tasks)
         for number, task in enumerate(tasks):
             pool.ahead(upcoming)
-            if number == 12:
+            if number == DEPTH:
                 with pytest.raises(RuntimeError, match=r"computing .*99.* failed"):
                     pool.result(task)
             else:
