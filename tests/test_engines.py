@@ -171,15 +171,24 @@ def test_a_real_run_replays_to_the_bit(method: str, tmp_path: Path) -> None:
     assert replay(record) == record.summary["weights_sha256"]
 
 
-@pytest.mark.parametrize("method", ["asgd", "ssgd", "hybrid", "dana-ga"])
+def rarely(*values: str) -> Any:
+    """A case of `make chaos`: it takes long on Ray, and its kin are always tested."""
+    return pytest.param(*values, marks=pytest.mark.chaos)
+
+
+@pytest.mark.parametrize("method", [rarely("asgd"), "ssgd", rarely("hybrid"), "dana-ga"])
 def test_a_run_on_ray_replays_to_the_bit(method: str, tmp_path: Path, ray_here: None) -> None:
     settings = REAL | {"engine": "ray", "method": method, "gradients": 60, "lr": 0.01}
     record = Experiment(**settings).run(tmp_path)
     assert replay(record) == record.summary["weights_sha256"]
 
 
-@pytest.mark.parametrize("policy", ["k-sync(k=1)", "k-batch-sync(k=2)", "hybrid(2, 0)"])
-def test_buffers_survive_cancelled_jobs(policy: str, tmp_path: Path, real: str) -> None:
+CANCELLING = [("processes", policy) for policy in ("k-sync(k=1)", "k-batch-sync(k=2)", "hybrid(2, 0)")]
+CANCELLING += [rarely("ray", "k-sync(k=1)"), ("ray", "k-batch-sync(k=2)"), rarely("ray", "hybrid(2, 0)")]
+
+
+@pytest.mark.parametrize(("real", "policy"), CANCELLING, indirect=["real"])
+def test_buffers_survive_cancelled_jobs(real: str, policy: str, tmp_path: Path) -> None:
     settings = REAL | {"model": "asu-fashion", "policy": policy, "gradients": 60, "delay": [], "engine": real}
     record = Experiment(**settings).run(tmp_path)
     assert replay(record) == record.summary["weights_sha256"]
@@ -257,9 +266,9 @@ def process_of(engine: Any, worker: int) -> int | None:
     return at.pid if at.ready else None
 
 
-# Two on processes in every run of the tests; the others, which take a minute each, by `make chaos`.
+# Two on processes in every run of the tests; the others take a minute each.
 ATTACKED = [
-    pytest.param(engine, method, marks=() if (engine, method) in OFTEN else pytest.mark.chaos)
+    (engine, method) if (engine, method) in OFTEN else rarely(engine, method)
     for engine in ENGINES
     for method in ("asgd", "ssgd", "ssp", "dana-ga")
 ]

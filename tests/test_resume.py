@@ -177,7 +177,7 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
         "--workers",
         "3",
         "--gradients",
-        "1500",
+        "500",
         "--jobs",
         "1",
         "--out",
@@ -196,8 +196,8 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
         [straggler, "resume", str(folder), "--jobs", "1"], capture_output=True, text=True, check=True
     )
     assert "goes on from a checkpoint" in done.stderr
-    assert Record(folder).summary["gradients"] == 1500
-    whole = Experiment(dataset="digits", workers=3, gradients=1500).run(tmp_path / "whole", jobs=1)
+    assert Record(folder).summary["gradients"] == 500
+    whole = Experiment(dataset="digits", workers=3, gradients=500).run(tmp_path / "whole", jobs=1)
     assert whole.path.name == folder.name
     assert whole.summary["weights_sha256"] == Record(folder).summary["weights_sha256"]
 
