@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from straggler.catalogue import InputError
 from straggler.experiment import Experiment
@@ -224,6 +224,44 @@ def test_what_cannot_be_trained_is_refused_in_words(tmp_path: Path) -> None:
         experiment(lambda: None)
 
 
+class Unpaired(Dataset[Any]):
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, number: int) -> Any:
+        return {"input": number}
+
+
+class Endless(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        yield torch.zeros(8), 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((Endless(), Endless()), "Endless: a Dataset must have a length and items by number"),
+        ((DataLoader(Unpaired()),) * 2, "DataLoader: .*give what a DataLoader is made of"),
+        ((Unpaired(), Unpaired()), r"Unpaired: its first item is no pair \(input, target\)"),
+        (Unpaired(), r"the data have 1 of the parts that they need: give \(train, test\)"),
+        ((5, 5, 5, 5), "5 is no set of examples"),
+    ],
+    ids=["iterable", "loader", "dictionaries", "no test set", "numbers"],
+)
+def test_data_that_are_none_are_refused_in_words(given: Any, said: str) -> None:
+    with pytest.raises(InputError, match=f"^dataset: {said}"):
+        experiment("linear", dataset=given)
+
+
+@pytest.mark.parametrize(
+    "loss", [lambda outputs, targets: 1.0, lambda outputs, targets: outputs.sum().detach()]
+)
+def test_a_loss_that_leads_nowhere_is_refused(loss: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="which leads back to no parameter"):
+        outcome("linear", tmp_path, loss=loss)
+    assert not list(tmp_path.iterdir())
+
+
 def test_pairs_of_inputs_and_labels_are_the_same_data_as_four_parts() -> None:
     inputs, labels, unseen, truth = data()
     in_pairs = experiment("linear", dataset=((inputs, labels), (unseen, truth)))
@@ -242,7 +280,7 @@ def test_a_replay_leads_to_the_same_weights_whatever_mode_a_module_came_in(tmp_p
         ({"model": lambda: nn.Linear(3, 1)}, "Target 1 is out of bounds"),
         ({"model": lambda: nn.Linear(4, 2)}, "shapes cannot be multiplied"),
         ({"loss": nn.CrossEntropyLoss}, "ambiguous"),
-        ({"loss": nn.CrossEntropyLoss(reduction="none")}, "one element"),
+        ({"loss": nn.CrossEntropyLoss(reduction="none")}, "2 elements"),
         (
             {"model": lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), "batch_size": 1},
             "more than 1",
@@ -283,11 +321,15 @@ def test_wrong_settings_are_told_in_one_line_in_python_too() -> None:
 
 
 def test_one_output_needs_a_loss_of_its_own(tmp_path: Path) -> None:
-    """Its cross entropy is 0 whatever it says, and nothing would be learnt."""
+    """Its cross entropy is 0 whatever it says; without a dimension for it, that of the batch is taken."""
     inputs, targets = torch.randn(40, 6), torch.randn(40, 1)
     data = (inputs, targets, inputs, targets)
-    with pytest.raises(InputError, match="one output, of which the cross entropy is always 0"):
+    with pytest.raises(InputError, match="one output, of which the cross entropy says nothing"):
         Experiment(model=lambda: nn.Linear(6, 1), dataset=data, updates=3).run(tmp_path)
+    flat = (inputs, targets[:, 0], inputs, targets[:, 0])
+    with pytest.raises(InputError, match="one output, of which the cross entropy says nothing"):
+        model = nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))
+        Experiment(model=model, dataset=flat, updates=3).run(tmp_path)
     assert not list(tmp_path.iterdir())
     record = Experiment(
         model=lambda: nn.Linear(6, 1), dataset=data, updates=3, loss=nn.functional.mse_loss

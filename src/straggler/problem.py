@@ -204,9 +204,10 @@ class Supervised:
         inputs, targets = self.splits["train"].fetch(chosen[: self.batch_size] % self.samples)
         buffers = self._read_buffers()
         try:
-            with generators_kept(), torch.no_grad():
+            with generators_kept():
                 outputs = self.module(inputs)
-                float(self.loss(outputs, targets))
+                loss = self.loss(outputs, targets)
+                torch.as_tensor(loss).item()
         except Exception as error:
             raise ValueError(
                 f"the model and the loss fail on a small batch: {str(error).splitlines()[0]} "
@@ -214,9 +215,14 @@ class Supervised:
             ) from error
         finally:
             self._load(self._first, buffers)
-        if self.loss is F.cross_entropy and outputs.dim() > 1 and outputs.shape[1] == 1:
+        if not isinstance(loss, Tensor) or not loss.requires_grad:
             raise ValueError(
-                "the model has one output, of which the cross entropy is always 0; "
+                f"the loss is {described(loss)}, which leads back to no parameter; "
+                f"let it return the tensor it computes, without item() or detach()"
+            )
+        if self.loss is F.cross_entropy and (outputs.dim() < 2 or outputs.shape[1] == 1):
+            raise ValueError(
+                "the model has one output, of which the cross entropy says nothing; "
                 "give it one for each class, or another loss, such as loss=torch.nn.functional.mse_loss"
             )
 

@@ -54,13 +54,11 @@ def choice(
 
 
 def dataset_of(value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        return GivenData(value)
-    return (
-        value
-        if isinstance(value, GivenData)
-        else parse(value, DATASETS | {Quadratics.name: Quadratics}, "data set")
-    )
+    if isinstance(value, str | dict | Entry):
+        return parse(value, DATASETS | {Quadratics.name: Quadratics}, "data set")
+    if isinstance(value, GivenData):
+        return value
+    return GivenData(value if isinstance(value, tuple | list) else (value,))
 
 
 def model_of(value: Any) -> Any:

@@ -75,6 +75,7 @@ class DatasetExamples:
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self.dataset = dataset
+        check_pairs(dataset)
         targets = getattr(dataset, "targets", None)
         if targets is None:
             targets = [dataset[number][1] for number in range(len(self))]
@@ -89,6 +90,22 @@ class DatasetExamples:
             draw_from(seed)
             inputs, targets = default_collate([self.dataset[int(number)] for number in chosen])
         return inputs, targets
+
+
+def check_pairs(dataset: Any) -> None:
+    """Its first item, so that what is no map-style Dataset of pairs is refused before it is used."""
+    kind = type(dataset).__name__
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        rule = "a Dataset must have a length and items by number (map-style)"
+        raise ValueError(f"{kind}: {rule}; give what a DataLoader is made of, or tensors")
+    if not len(dataset):
+        return  # said of all data that are empty
+    try:
+        with generators_kept():
+            _, _ = dataset[0]
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{kind}: its first item is no pair (input, target) ({said}); mend it") from error
 
 
 class Subset:

@@ -39,7 +39,8 @@ class GivenData:
             self.fingerprint = fingerprint(*(probe(examples) for examples in (self.train, self.test)))
         else:
             raise ValueError(
-                f"{len(parts)} parts: give (inputs, labels, test_inputs, test_labels) or (train, test)"
+                f"the data have {len(parts)} of the parts that they need: give (train, test) "
+                f"or (inputs, labels, test_inputs, test_labels)"
             )
         if not len(self.train) or not len(self.test):
             raise ValueError("the training set and the test set must not be empty")
@@ -133,6 +134,8 @@ def as_array(part: Any) -> NDArray[Any]:
         array = part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
     except TypeError:
         raise ValueError(f"the data are {part.dtype}, which numpy has not; give them as float32") from None
+    if not array.ndim:
+        raise ValueError(f"{part!r} is no set of examples; give tensors or arrays with an item for each")
     whole = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
     return array.astype(np.int64) if whole else array  # labels, as torch wants them
 
