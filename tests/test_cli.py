@@ -921,3 +921,10 @@ def test_the_installed_command(here: Path) -> None:
     check_refusal(command("run", "--method", "asdg"), ["did you mean 'asgd'"])
     assert command("run", "--bogus").code == 2
     assert command("run", *SELDOM_ZERO).code == 1
+
+
+@pytest.mark.slow
+def test_a_terminal_without_multiplication_signs_shows_question_marks() -> None:
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([SCRIPT, "list", "policies"], capture_output=True, env=ascii_only, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"") and b"ssp" in done.stdout

@@ -269,6 +269,7 @@ def test_what_colours_mean_stands_below_the_printed_timelines(runs: dict[str, Pa
     timelines.draw_without_rendering()
     below = min(axes.get_tightbbox().y0 for axes in timelines.axes)  # type: ignore[union-attr]
     assert timelines.legends[0].get_window_extent().y1 < below
+    assert all(", the first" in axes.get_title() for axes in timelines.axes)
     ticks = next(axes for axes in curves.axes if "staleness" in axes.get_xlabel()).get_xticks()
     assert all(float(tick).is_integer() for tick in ticks)
     entries = [text.get_text() for text in curves.axes[0].get_legend().get_texts()]

@@ -1,5 +1,6 @@
 """`straggler`, and `python -m straggler`; imports take seconds, and Ctrl-C is quiet during them too."""
 
+import io
 import sys
 
 __all__ = ["main"]
@@ -7,6 +8,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """The command; what it needs is imported here, so that processes it starts do without."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # where there is no × or ±, a question mark will do
+            stream.reconfigure(errors="replace")
     try:
         from straggler.cli import main as command
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from straggler.analysis.style import STYLE, line
-from straggler.analysis.workers import draw_spans, draw_staleness, legend_of, spans
+from straggler.analysis.workers import beginning, draw_spans, draw_staleness, legend_of, spans
 from straggler.record import Record
 
 __all__ = ["comparison_figure", "draw_timeline", "error_against_workers"]
@@ -103,5 +103,5 @@ def draw_timeline(axes: Axes, name: str, record: Record, clock: str) -> list[Pat
     end = 3 * slowest
     seen = every.filter(pl.col("begin") < end)
     draw_spans(axes, seen, end, int(record.settings["workers"]))
-    axes.set(xlabel=clock, title=f"Who does what when: {name}")
+    axes.set(xlabel=clock, title=f"Who does what when: {name}{beginning(every, end)}")
     return legend_of([seen])

@@ -17,6 +17,7 @@ from straggler.analysis.style import COLOURS, drawn, line, panels, place_legend,
 from straggler.record import Record
 
 __all__ = [
+    "beginning",
     "draw_spans",
     "draw_staleness",
     "legend_of",
@@ -104,12 +105,16 @@ def timeline_figure(records: Mapping[str, Record], path: Path) -> Path:
         rows = panels(figure, len(every), 1, sharex=True)
         for axes, (name, table) in zip(rows, every.items(), strict=True):
             draw_spans(axes, table.filter(pl.col("begin") < end), end, counts[name])
-            whole = float(table["end"].max() or 0.0)  # type: ignore[arg-type]
-            part = f": the first {end:,.4g} of {whole:,.4g} s" if whole > end else ""
-            axes.set_title(f"{name}{part}", fontsize=9, loc="left")
+            axes.set_title(f"{name}{beginning(table, end)}", fontsize=9, loc="left")
         rows[-1].set_xlabel(time_label(records.values()))
         figure.legend(handles=legend_of(every.values()), loc="outside lower center", ncols=len(KINDS))
     return path
+
+
+def beginning(table: pl.DataFrame, end: float) -> str:
+    """Which part of a run is seen, unless it is the whole."""
+    whole = float(table["end"].max() or 0.0)  # type: ignore[arg-type]
+    return f", the first {end:,.4g} of {whole:,.4g} s" if whole > end else ""
 
 
 def legend_of(tables: Iterable[pl.DataFrame]) -> list[Patch]:
@@ -136,7 +141,7 @@ def draw_spans(axes: Axes, table: pl.DataFrame, end: float, workers: int) -> Non
         bars = list(zip(group["begin"], group["end"] - group["begin"], strict=True))
         axes.broken_barh(bars, (int(worker) - 0.4, 0.8), **bar_style(str(kind)))
     axes.set(ylabel="worker", xlim=(0, end), ylim=(workers - 0.5, -0.5))
-    axes.set_yticks(range(0, workers, 1 if workers <= 20 else -(-workers // 16)))
+    axes.set_yticks(range(0, workers, 1 if workers <= 12 else -(-workers // 8)))
     axes.grid(visible=False)
 
 
