@@ -472,3 +472,15 @@ def test_heads_of_a_table_are_broken_between_words_only() -> None:
     Console(width=80, file=printed).print(table)
     words = printed.getvalue().split()
     assert {"accuracy", "updates", "gradients", "staleness"} <= set(words)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.2, 1.4), (2.2, 6.0), (0.3, 40.0), (1e-3, 500.0)])
+def test_a_logarithmic_scale_has_numbers_to_read_it_by(low: float, high: float) -> None:
+    figure = Figure()
+    axes = figure.subplots()
+    axes.plot([low, high])
+    style.plain_log(axes)
+    figure.draw_without_rendering()
+    ticks = [*axes.yaxis.get_major_ticks(), *axes.yaxis.get_minor_ticks()]
+    inside = [tick for tick in ticks if low <= tick.get_loc() <= high and tick.label1.get_text()]
+    assert 3 <= len(inside) <= 10

@@ -40,7 +40,7 @@ LETTERS = 13  # of a legend on an inch
 HANDLE = 8  # letters that the line beside a label takes
 MOST_ROWS = 3  # of one label; longer ones are cut
 ROW, BETWEEN = 0.16, 0.07  # inches of a legend's row, and between two entries
-FEW_POWERS = 1e4  # from the bottom to the top of a scale
+FEW_POWERS, NARROW = 1e4, 5.0  # from the bottom to the top of a scale
 FORMATS = (".png", ".pdf", ".svg")
 
 
@@ -100,7 +100,8 @@ def plain_log(axes: Axes) -> None:
 
     def between(value: float, _: float) -> str:
         low, high = axes.get_ylim()
-        return f"{value:g}" if high < FEW_POWERS * low and f"{value:e}"[0] in "25" else ""
+        few = high < FEW_POWERS * low and f"{value:e}"[0] in "25"
+        return f"{value:g}" if few or high < NARROW * low else ""
 
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
