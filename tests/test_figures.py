@@ -373,6 +373,8 @@ def test_the_interval_of_a_share_is_wilson_s() -> None:
 def test_lines_can_be_told_apart() -> None:
     looks = [tuple(style.line(position).values()) for position in range(32)]
     assert len(set(looks)) == 32
+    points = [tuple(style.point(position).values()) for position in range(64)]
+    assert len(set(points)) == 64
 
 
 # The command.

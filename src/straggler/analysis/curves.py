@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from straggler.analysis.intervals import bars, interval
-from straggler.analysis.style import drawn, line, panels, place_legend, plain_log
+from straggler.analysis.style import drawn, line, panels, place_legend, plain_log, point
 from straggler.record import Record
 
 __all__ = ["AGAINST", "Groups", "accuracy_figure", "gap_figure", "loss_figure", "thinned", "time_label"]
@@ -87,10 +87,8 @@ def draw_seeds(axes: Axes, name: str, position: int, seeds: Sequence[pl.DataFram
         )
     for number, (place, value) in enumerate(zip(places, values, strict=True)):
         width = 1.6 if len(known) == 1 else 0.7
-        alone = "o" if len(place) == 1 else ""
-        axes.plot(
-            place, value, label="" if number else name, linewidth=width, **line(position) | {"marker": alone}
-        )
+        look = point(position) if len(place) == 1 else line(position)
+        axes.plot(place, value, label="" if number else name, linewidth=width, **look)
     return "thin lines: one seed each" if len(known) > 1 else ""
 
 
@@ -104,7 +102,7 @@ def draw_band(axes: Axes, name: str, position: int, place: Array, values: Array,
     found = [interval(column) for column in values.T]
     means, (below, above) = np.array([one.mean for one in found]), bars(found, highest)
     if len(place) == 1:
-        axes.errorbar(place, means, [below, above], label=name, capsize=3, **line(position) | {"marker": "o"})
+        axes.errorbar(place, means, [below, above], label=name, capsize=3, **point(position))
         return
     axes.plot(place, means, label=name, linewidth=1.6, **line(position))
     colour = line(position)["color"]

@@ -9,12 +9,11 @@ import polars as pl
 from matplotlib.axes import Axes
 
 from straggler.analysis.intervals import bars, interval
-from straggler.analysis.style import COLOURS, drawn, line, panels, place_legend
+from straggler.analysis.style import drawn, line, panels, place_legend, point
 from straggler.record import Record
 
 __all__ = ["error_figure", "heat_figure", "outcomes", "pareto", "pareto_figure"]
 
-MARKERS = "osD^vP*X"
 OVER_SEEDS = "mean and 95 % interval over seeds (of two: both), without NC: no convergence"
 
 
@@ -74,12 +73,12 @@ def draw_point(axes: Axes, runs: pl.DataFrame, setting: str, position: int) -> N
     """One setting's mean, and how sure both its numbers are."""
     learnt = runs.filter("converged")
     time, accuracy = (interval(learnt[key].to_numpy()) for key in ("seconds", "accuracy"))
-    colour = COLOURS[(position + position // len(MARKERS)) % len(COLOURS)]
+    look = point(position)
     place: tuple[list[float], list[float]] = ([time.mean], [accuracy.mean])
     spread: dict[str, Any] = {"xerr": bars([time]), "yerr": bars([accuracy], 100.0)}
-    axes.errorbar(*place, fmt="none", ecolor=colour, elinewidth=1, capsize=2, **spread)
+    axes.errorbar(*place, fmt="none", ecolor=look["color"], elinewidth=1, capsize=2, **spread)
     name = f"{setting} ({lost(runs)})" if lost(runs) else setting
-    axes.scatter(*place, color=colour, marker=MARKERS[position % len(MARKERS)], label=name, zorder=2)
+    axes.scatter(*place, label=name, zorder=2, **look)
 
 
 def heat_figure(runs: pl.DataFrame, path: Path) -> Path:

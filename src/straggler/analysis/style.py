@@ -20,12 +20,14 @@ __all__ = [
     "panels",
     "place_legend",
     "plain_log",
+    "point",
     "wrapped",
 ]
 
 # Okabe and Ito's palette, told apart by colour-blind readers; grey for their yellow, which is lost on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
 STYLES = ("-", "--", "-.", ":")
+SHAPES = "osD^vP*X"
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -49,6 +51,14 @@ def line(position: int) -> dict[str, Any]:
     return {
         "color": COLOURS[position % len(COLOURS)],
         "linestyle": STYLES[(position + position // len(COLOURS)) % len(STYLES)],
+    }
+
+
+def point(position: int) -> dict[str, Any]:
+    """Colour and shape of the position-th point: no two of the first 64 are alike."""
+    return {
+        "color": COLOURS[(position + position // len(SHAPES)) % len(COLOURS)],
+        "marker": SHAPES[position % len(SHAPES)],
     }
 
 
