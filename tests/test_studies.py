@@ -424,6 +424,15 @@ def test_times_are_put_beside_the_sources() -> None:
     ]
 
 
+def test_of_the_machines_times_the_quickest_seed_counts() -> None:
+    times = {"host_seconds": 40.0, "source_host_seconds": 400.0, "seconds": 1.0, "source_seconds": 30.0}
+    quiet = rows({0: {"a": 88.0}}, **times)
+    busy = rows({1: {"a": 88.0}}, **times | {"host_seconds": 800.0, "seconds": 2.0})
+    both = pl.concat([quiet, busy])
+    assert [row[4:] for row in time_rows(both, "host_seconds", ["T"])[1]] == [["400.0", "40.0", "10.00"]]
+    assert [row[4:] for row in time_rows(both, "seconds", ["T"])[1]] == [["30.0", "1.5", "20.00"]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_is_drawn_from_summaries_alone(name: str, tmp_path: Path) -> None:

@@ -47,9 +47,7 @@ REHEARSAL = (
     "claim is judged: *rehearsed* only means that its statistic could be computed."
 )
 
-BUSY = (
-    "As it was when they ran, two at a time and often beside other work: an upper bound, not a measurement."
-)
+BUSY = "Of the quickest seed, as it ran: two at a time, some beside other work. An upper bound."
 LABELS = ("table", "protocol", "row", "column")
 TIMES = {"seconds": "Training time", "host_seconds": "Time on the machine"}
 
