@@ -172,7 +172,7 @@ def test_a_real_run_replays_to_the_bit(method: str, tmp_path: Path) -> None:
 
 
 def rarely(*values: str) -> Any:
-    """A case of `make chaos`: it takes long on Ray, and its kin are always tested."""
+    """A case of `make chaos`: it takes long, and its kin are always tested."""
     return pytest.param(*values, marks=pytest.mark.chaos)
 
 

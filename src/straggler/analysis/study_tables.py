@@ -176,7 +176,7 @@ def time_rows(summaries: pl.DataFrame, fact: str, tables: Sequence[str]) -> tupl
     """The source's time, ours, and how many times as long the source's is; alike protocols in one row.
 
     A run that was lost ended early, and its time is left out. What the machine needed is that of the quickest
-    seed: all do the same work, and the others had less of it to themselves.
+    seed: all do the same work, and the others had less of the machine.
     """
     theirs = f"source_{fact}"
     columns = ["table", "", "", "protocol", "source (s)", "ours (s)", "ratio"]
