@@ -9,11 +9,11 @@ import time
 
 from rich.console import Console
 
+from straggler.algorithms.policies import POLICIES
 from straggler.analysis.tables import listing
-from straggler.catalogue import parse
-from straggler.delays import DELAYS, Durations
-from straggler.policies import POLICIES
-from straggler.speedup import tally, through_policy
+from straggler.config.registry import parse
+from straggler.timing import DELAYS, Durations
+from straggler.timing.throughput import tally, through_policy
 
 console = Console()
 SIZES = (8, 64, 1024)

@@ -28,14 +28,14 @@ from torch.distributed import rpc
 
 from straggler.analysis.tables import listing
 from straggler.core import Arrival
-from straggler.delays import Durations
+from straggler.core.loop import Budget, train
 from straggler.engines.processes import Processes
-from straggler.engines.ray_cluster import RayCluster, join
+from straggler.engines.ray import RayCluster, join
 from straggler.engines.real_time import RealTime
 from straggler.experiment import Experiment
-from straggler.problem import one_thread
-from straggler.synthetic import Nothing
-from straggler.train import Budget, train
+from straggler.problems.quadratic import Nothing
+from straggler.problems.supervised import one_thread
+from straggler.timing import Durations
 
 console = Console()
 WORKERS = 2

@@ -20,16 +20,16 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from straggler.algorithms.methods import METHODS
 from straggler.analysis.tables import listing
 from straggler.core import Arrival, Gradient, Server
-from straggler.delays import Durations
-from straggler.engines.compute import Compute, Pool, on_cores
+from straggler.core.loop import Budget, train
+from straggler.engines.pool.gradient_pool import Compute, Pool, on_cores
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.methods import METHODS
-from straggler.problem import Supervised, one_thread
-from straggler.synthetic import Nothing
-from straggler.train import Budget, train
+from straggler.problems.quadratic import Nothing
+from straggler.problems.supervised import Supervised, one_thread
+from straggler.timing import Durations
 
 console = Console()
 

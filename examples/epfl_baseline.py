@@ -17,7 +17,7 @@ from straggler import Experiment
 from straggler.analysis.intervals import plus_minus
 from straggler.analysis.markdown import fill, markdown_table
 from straggler.analysis.tables import listing, number
-from straggler.progress import Bar
+from straggler.running.progress import Bar
 
 LENET = {
     "dataset": "fashion-mnist",

@@ -11,7 +11,7 @@ from rich.console import Console
 from straggler import Experiment, Record
 from straggler.analysis.figures import comparison_figure
 from straggler.analysis.tables import comparison
-from straggler.progress import Bar
+from straggler.running.progress import Bar
 
 TARGET = 80.0  # per cent
 

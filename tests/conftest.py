@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from straggler.core import Arrival, Decision, Server
-from straggler.delays import Durations
-from straggler.engines.compute import Compute
+from straggler.core.loop import train
+from straggler.engines.pool.gradient_pool import Compute
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.problem import Problem, one_thread
-from straggler.train import train
+from straggler.problems.supervised import Problem, one_thread
+from straggler.timing import Durations
 
 
 @dataclass
@@ -63,7 +63,7 @@ def _ray_ends() -> Iterator[None]:
 @pytest.fixture
 def ray_here(_ray_ends: None) -> None:
     """One Ray for all tests of this process; engines use the one there is."""
-    from straggler.engines.ray_cluster import join
+    from straggler.engines.ray import join
 
     join(address=None, workers=6, resources={"CPU": 1.0})
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 import typer
+from test_reductions import STATE
 
 from conftest import run_story
-from straggler.catalogues import CATALOGUES
+from straggler.algorithms.methods import METHODS
 from straggler.cli import offered
 from straggler.cli.train import read_pairs
+from straggler.config.listing import CATALOGUES
 from straggler.experiment import Experiment
-from straggler.methods import METHODS
-from straggler.sweeps.cells import read_sweep
-from test_reductions import STATE
+from straggler.sweeps.grid import read_sweep
 
 ROOT = Path(__file__).parents[1]
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in sorted(ROOT.glob("docs/*.md"))}

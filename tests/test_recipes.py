@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
+from straggler.algorithms.corrections import CORRECTIONS
+from straggler.algorithms.optimizers import OPTIMIZERS
+from straggler.algorithms.policies import POLICIES
 from straggler.core import Correction, Optimizer, Policy
-from straggler.corrections import CORRECTIONS
-from straggler.data.datasets import DATASETS, DataSet
-from straggler.data.models import MODELS, Model
-from straggler.delays import DELAYS, Law
+from straggler.core.loop import Budget, train
 from straggler.experiment import Experiment
-from straggler.optimizers import OPTIMIZERS
-from straggler.policies import POLICIES
-from straggler.train import Budget, train
+from straggler.problems.datasets import DATASETS, DataSet
+from straggler.problems.models import MODELS, Model
+from straggler.timing import DELAYS, Law
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 RECIPES = dict(re.findall(r"^## An? ([a-z ]+).*?^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE))

@@ -23,11 +23,11 @@ from torch import nn
 
 from straggler import record as record_module
 from straggler.analysis.tables import description
-from straggler.data.datasets import DATASETS
-from straggler.data.models import MODELS
 from straggler.experiment import Experiment
+from straggler.problems.datasets import DATASETS
+from straggler.problems.models import MODELS
 from straggler.record import ARRIVALS, Record, Recorder, RecordError
-from straggler.web.facts import Facts
+from straggler.web.run_facts import Facts
 
 FILES = {
     "experiment.toml",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from straggler.data.published import ARRAYS, Published
+from straggler.problems.downloads.published import ARRAYS, Published
 
 IDX = [
     "train-images-idx3-ubyte",

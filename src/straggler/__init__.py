@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from straggler.catalogue import InputError
+    from straggler.config.registry import InputError
     from straggler.core import Arrival, Correction, Engine, Gradient, Job, Optimizer, Policy, Server
     from straggler.experiment import Experiment
     from straggler.record import Record
@@ -34,7 +34,7 @@ if mallopt := getattr(CDLL(None), "mallopt", None):  # others than glibc have no
     mallopt(-1, 1 << 30)
     mallopt(-3, 32 << 20)
 
-_HOMES = {"Experiment": "experiment", "Record": "record", "InputError": "catalogue"}
+_HOMES = {"Experiment": "experiment", "Record": "record", "InputError": "config.registry"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,8 +3,6 @@
 import io
 import sys
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """The command; what it needs is imported here, so that processes it starts do without."""

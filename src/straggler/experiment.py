@@ -16,25 +16,14 @@ import numpy as np
 import tomlkit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from straggler.catalogue import Entry, InputError, explain, suggestion
-from straggler.checkpoint import newest
-from straggler.core import Correction, Optimizer, Policy, Server
-from straggler.corrections import correction_of
-from straggler.data.examples import ArrayExamples, Examples, Subset
-from straggler.data.fingerprints import fingerprint
-from straggler.data.given import LOSS_GIVEN, GivenData, GivenModel, given_in, identity_of
-from straggler.data.partitions import PARTITIONS, Partition
-from straggler.delays import DELAYS, Durations, Law
-from straggler.keeper import Every
-from straggler.methods import METHODS
-from straggler.observe import Progress, Watch
-from straggler.optimizers import OPTIMIZERS, LearningRate
-from straggler.policies import POLICIES
-from straggler.problem import Loss, Problem, Supervised
-from straggler.randomness import rng
-from straggler.record import Record, Recorder, existing
-from straggler.run import Machine, processes, ray_cluster, run, simulator
-from straggler.settings import (
+from straggler.algorithms.corrections import correction_of
+from straggler.algorithms.methods import METHODS
+from straggler.algorithms.optimizers import OPTIMIZERS, LearningRate
+from straggler.algorithms.policies import POLICIES
+from straggler.config.custom import LOSS_GIVEN, GivenData, GivenModel, given_in, identity_of
+from straggler.config.fingerprints import fingerprint
+from straggler.config.registry import Entry, InputError, explain, suggestion
+from straggler.config.settings import (
     BUDGETS,
     SHARED_SETTINGS,
     Text,
@@ -50,10 +39,19 @@ from straggler.settings import (
     remarks,
     with_shared_settings,
 )
-from straggler.synthetic import Quadratic, Quadratics
-from straggler.train import Budget
-
-__all__ = ["Experiment"]
+from straggler.core import Correction, Optimizer, Policy, Server
+from straggler.core.loop import Budget
+from straggler.core.randomness import rng
+from straggler.problems.examples import ArrayExamples, Examples, Subset
+from straggler.problems.partitions import PARTITIONS, Partition
+from straggler.problems.quadratic import Quadratic, Quadratics
+from straggler.problems.supervised import Loss, Problem, Supervised
+from straggler.record import Record, Recorder, existing
+from straggler.running.checkpointing import Every
+from straggler.running.checkpoints import newest
+from straggler.running.observer import Progress, Watch
+from straggler.running.runner import Machine, processes, ray_cluster, run, simulator
+from straggler.timing import DELAYS, Durations, Law
 
 
 class Experiment(BaseModel):
@@ -116,7 +114,7 @@ class Experiment(BaseModel):
         if missing := [f"{'an' if key[0] == 'o' else 'a'} {key}" for key in given if key not in but]:
             raise InputError(
                 f"{record.path} has {' and '.join(missing)} given in Python, which its text cannot hold; "
-                f"in Python its run() goes on, and straggler.replay.replay(record, experiment) replays it"
+                f"in Python its run() resumes it, and replay(record, experiment) replays it"
             )
         return cls(**settings)
 

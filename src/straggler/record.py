@@ -15,21 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from straggler.environment import environment
-from straggler.locks import held_files, still_going
-
-__all__ = [
-    "ARRIVALS",
-    "Record",
-    "RecordError",
-    "Recorder",
-    "existing",
-    "hold",
-    "jsonable",
-    "read_table",
-    "write_parquet",
-    "write_text",
-]
+from straggler.running.environment import environment
+from straggler.running.locks import held_files, still_going
 
 ARRIVALS: dict[str, Any] = {
     "time": pl.Float64,

@@ -9,22 +9,6 @@ import polars as pl
 
 from straggler.analysis.intervals import Interval, Spread, interval
 
-__all__ = [
-    "ANY",
-    "COMPUTED",
-    "PERCENT",
-    "POINTS",
-    "RATIO",
-    "Claim",
-    "Evidence",
-    "Judged",
-    "Measured",
-    "Statistic",
-    "Verdict",
-    "judge",
-    "without_lost",
-]
-
 Verdict = Literal[
     "replicated", "not replicated", "inconclusive", "by construction", "not measured", "rehearsed"
 ]

@@ -11,8 +11,6 @@ from straggler.analysis.intervals import interval, plus_minus
 from straggler.analysis.style import COLOURS, drawn, line, panels, place_legend
 from straggler.analysis.tables import number
 
-__all__ = ["LATE", "density_figure", "density_rows", "speedup_figure", "speedup_rows"]
-
 LATE = 1.25  # times the mean: what Gap-Aware's figure 3 calls a straggler
 BINS = 150
 SHOWN = 3.0  # means of batch time on the axis

@@ -14,8 +14,6 @@ from straggler.analysis.intervals import bars, interval
 from straggler.analysis.style import drawn, line, panels, place_legend, plain_log, point
 from straggler.record import Record
 
-__all__ = ["AGAINST", "Groups", "accuracy_figure", "gap_figure", "loss_figure", "thinned", "time_label"]
-
 AGAINST = ("seconds", "updates", "epochs", "gradients")
 Groups = Mapping[str, Sequence[Record]]  # seeds of one setting, by its name
 Array = np.ndarray[Any, Any]

@@ -14,8 +14,6 @@ from straggler.analysis.style import STYLE, line
 from straggler.analysis.workers import beginning, draw_spans, draw_staleness, legend_of, spans
 from straggler.record import Record
 
-__all__ = ["comparison_figure", "draw_timeline", "error_against_workers"]
-
 
 def comparison_figure(records: Mapping[str, Record], target: float, path: Path) -> Path:
     """Accuracy over time, staleness, and the first seconds of every worker."""

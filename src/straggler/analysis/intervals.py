@@ -11,8 +11,6 @@ from scipy.special import ndtri, stdtrit
 
 from straggler.analysis.tables import number
 
-__all__ = ["Interval", "Spread", "bars", "interval", "plus_minus", "share_interval"]
-
 QUANTILE = 0.975  # 2.5 % on either side
 NORMAL = float(ndtri(QUANTILE))  # standard deviations on either side
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from straggler.record import Record
 
-__all__ = ["grouped", "named", "told_apart_by"]
-
 SHARED = ("momentum", "nesterov", "weight_decay")  # stand in the optimizer's text too
 NOT_TOLD = ("eval_every", "train_metrics", "snapshots")  # change what is seen, not what happens
 Rank = list[tuple[float, str]]

@@ -16,19 +16,6 @@ from plotly.subplots import make_subplots
 
 from straggler.analysis.style import COLOURS, drawn, place_legend
 
-__all__ = [
-    "ABOVE",
-    "VIEWS",
-    "landscape_figure",
-    "landscape_page",
-    "level",
-    "level_ticks",
-    "paths",
-    "subject",
-    "surface",
-    "titled",
-]
-
 VIEWS = ("both", "top", "3d")
 LEVELS = 18
 COLOUR_MAP, PLOTLY_MAP = "cividis", "Cividis"

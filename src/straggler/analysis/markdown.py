@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-__all__ = ["fill", "markdown_table"]
-
 
 def markdown_table(columns: list[str], rows: list[list[str]]) -> str:
     """A table in Markdown."""

@@ -13,21 +13,6 @@ import polars as pl
 
 from straggler.analysis.claims import COMPUTED, Statistic, without_lost
 
-__all__ = [
-    "across",
-    "at",
-    "both",
-    "difference",
-    "known",
-    "mean",
-    "mean_of",
-    "mean_of_converged",
-    "nc_share",
-    "ratio",
-    "select",
-    "shares_won",
-]
-
 Numbers = Mapping[int, float]
 
 

@@ -12,18 +12,6 @@ from matplotlib.figure import Figure
 
 from straggler.analysis.style import COLOURS, drawn, line, panels
 
-__all__ = [
-    "beside_source",
-    "cell_means",
-    "courses",
-    "delay_and_gap",
-    "densities",
-    "errors_over_workers",
-    "over_training",
-    "rate_momentum_map",
-    "with_curves",
-]
-
 # A method has one colour everywhere.
 ORDER = ("dana", "dana-ga", "dc-asgd", "ga", "nag-asgd", "sa", "ssgd", "dana-sa")
 MARKERS = ("o", "^", "s", "x")

@@ -13,20 +13,6 @@ from straggler.analysis.intervals import Interval, interval
 from straggler.analysis.markdown import markdown_table
 from straggler.analysis.tables import listing
 
-__all__ = [
-    "CHANCE",
-    "Entry",
-    "Layout",
-    "as_csv",
-    "as_latex",
-    "as_markdown",
-    "as_terminal",
-    "entries",
-    "entry",
-    "latex_table",
-    "time_rows",
-]
-
 CHANCE = 12.0  # percent and below counts as NC in a source that wrote 10 for it
 SIGNS = {"&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_", "±": r"$\pm$", "λ": r"$\lambda$", "γ": r"$\gamma$"}
 

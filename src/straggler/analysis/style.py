@@ -10,20 +10,6 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = [
-    "COLOURS",
-    "FORMATS",
-    "STYLE",
-    "STYLES",
-    "drawn",
-    "line",
-    "panels",
-    "place_legend",
-    "plain_log",
-    "point",
-    "wrapped",
-]
-
 # Okabe and Ito's palette, told apart by colour-blind readers; grey for their yellow, which is lost on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
 STYLES = ("-", "--", "-.", ":")

@@ -10,8 +10,6 @@ import polars as pl
 
 from straggler.analysis.study_tables import Entry, entry, latex_table
 
-__all__ = ["SweepTable"]
-
 
 @dataclass(frozen=True)
 class Line:

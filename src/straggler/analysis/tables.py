@@ -11,8 +11,6 @@ from rich.text import Text
 
 from straggler.record import Record
 
-__all__ = ["comparison", "description", "error_rows", "listing", "number"]
-
 LONGEST_WORD = 16  # that is not broken, a number among them; ids and paths may be
 BETWEEN = 3  # letters between two columns
 LONGEST_NAME = 40  # that keeps its line; a longer one would take the other columns' room

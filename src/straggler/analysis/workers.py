@@ -12,20 +12,9 @@ from matplotlib.ticker import MaxNLocator
 
 from straggler.analysis.curves import Groups, thinned, time_label
 from straggler.analysis.intervals import bars, interval
-from straggler.analysis.jobs import jobs
 from straggler.analysis.style import COLOURS, drawn, line, panels, place_legend, plain_log
+from straggler.analysis.timeline import jobs
 from straggler.record import Record
-
-__all__ = [
-    "beginning",
-    "draw_spans",
-    "draw_staleness",
-    "legend_of",
-    "spans",
-    "staleness_figure",
-    "timeline_figure",
-    "workers_figure",
-]
 
 BARS = 30  # jobs per worker on a timeline: more could not be told apart
 WIDEST = 40  # bins of a histogram

@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from straggler.catalogue import InputError, explain
-from straggler.cli.frame import complain, misused, out
-from straggler.data.datasets import DataError
-from straggler.delays import DurationError
+from straggler.cli.app import complain, misused, out
+from straggler.config.registry import InputError, explain
 from straggler.experiment import Experiment
+from straggler.problems.downloads.published import DataError
 from straggler.record import RecordError
+from straggler.timing import DurationError
 
 __all__ = ["main", "offered"]
 

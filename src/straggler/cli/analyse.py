@@ -10,14 +10,12 @@ import typer
 from straggler.analysis.clusters import LATE, density_figure, density_rows, speedup_figure, speedup_rows
 from straggler.analysis.style import FORMATS
 from straggler.analysis.tables import listing, number
-from straggler.catalogue import InputError, parse
-from straggler.cli.frame import check_suffix, err, out
-from straggler.delays import DELAYS, Durations, Law
-from straggler.progress import Bar
-from straggler.speedup import MACHINES, policy_of, speedups
-from straggler.speedup import densities as sampled_densities
-
-__all__ = ["densities", "speedup"]
+from straggler.cli.app import check_suffix, err, out
+from straggler.config.registry import InputError, parse
+from straggler.running.progress import Bar
+from straggler.timing import DELAYS, Durations, Law
+from straggler.timing.clusters import MACHINES, policy_of, speedups
+from straggler.timing.clusters import densities as sampled_densities
 
 BATCH = 128.0  # Gap-Aware's mean batch time: a unit per sample
 CLUSTERS = (f"gamma({BATCH:g}, 0.1)", f"gamma-machines({BATCH:g}, 0.6, 0.1)")

@@ -8,13 +8,11 @@ import polars as pl
 import typer
 
 from straggler.analysis.tables import listing, number
-from straggler.calibrate import Calibration, calibrate
 from straggler.cli import options
-from straggler.cli.frame import find, out
-from straggler.data.given import given_in
+from straggler.cli.app import find, out
+from straggler.config.custom import given_in
 from straggler.record import write_text
-
-__all__ = ["calibrate_"]
+from straggler.timing.calibration import Calibration, calibrate
 
 WIDTH = 30  # characters of a bar
 Into = Annotated[

@@ -9,14 +9,12 @@ from straggler.analysis.labels import named
 from straggler.analysis.landscapes import VIEWS, landscape_figure, landscape_page
 from straggler.analysis.style import FORMATS
 from straggler.analysis.tables import listing, number
-from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
-from straggler.cli.frame import check_suffix, err, find_all, out
-from straggler.landscape import Landscape
-from straggler.landscape import landscape as surveyed
-from straggler.progress import Bar
-
-__all__ = ["landscape"]
+from straggler.cli.app import check_suffix, err, find_all, out
+from straggler.config.registry import InputError, suggestion
+from straggler.running.landscape import Landscape
+from straggler.running.landscape import landscape as surveyed
+from straggler.running.progress import Bar
 
 
 def landscape(

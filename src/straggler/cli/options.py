@@ -5,52 +5,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = [
-    "Address",
-    "BatchSize",
-    "CheckpointEvery",
-    "Compute",
-    "Config",
-    "Correction",
-    "Data",
-    "Dataset",
-    "Delay",
-    "Engine",
-    "Epochs",
-    "EvalEvery",
-    "Force",
-    "Gradients",
-    "Jobs",
-    "Json",
-    "Lr",
-    "Method",
-    "Model",
-    "Momentum",
-    "Nesterov",
-    "Optimizer",
-    "Out",
-    "Partition",
-    "Policy",
-    "Records",
-    "Run",
-    "Runs",
-    "RunsFolder",
-    "Schedule",
-    "Seconds",
-    "Seed",
-    "Settings",
-    "Snapshots",
-    "Stop",
-    "TrainMetrics",
-    "Updates",
-    "Validation",
-    "Warmup",
-    "WeightDecay",
-    "WorkerResources",
-    "WorkerTimeout",
-    "Workers",
-]
-
 WHAT, HOW, WHO, LONG, SEEN = "What is trained", "How", "By whom", "How long", "What is kept and shown"
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, or the beginning of its id.")]

@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from straggler.catalogue import InputError
-from straggler.cli.frame import err, find, is_something_else, out
-
-__all__ = ["report", "serve"]
+from straggler.cli.app import err, find, is_something_else, out
+from straggler.config.registry import InputError
 
 
 class Format(StrEnum):
@@ -42,8 +40,8 @@ def report(things: Things, out_file: File = None, format_: Kind = None, runs: Ru
     The HTML needs no network and nothing beside it. Several runs are laid over one another;
     runs that differ only in their seed are averaged, with 95 % intervals.
     """
+    from straggler.web.report_files import write_report
     from straggler.web.study import is_study  # pages take a second to import, so only who looks waits
-    from straggler.web.write import write_report
 
     kind = format_ or by_name(out_file)
     path = out_file or Path(f"report.{kind}")

@@ -7,15 +7,13 @@ from typing import Annotated
 import typer
 
 from straggler.analysis.curves import AGAINST
-from straggler.analysis.kinds import KINDS
 from straggler.analysis.labels import grouped, told_apart_by
+from straggler.analysis.run_figures import KINDS
 from straggler.analysis.style import FORMATS
-from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
-from straggler.cli.frame import check_suffix, err, find_all, out
+from straggler.cli.app import check_suffix, err, find_all, out
+from straggler.config.registry import InputError, suggestion
 from straggler.record import Record
-
-__all__ = ["plot"]
 
 
 def plot(

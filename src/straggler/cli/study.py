@@ -14,22 +14,20 @@ from straggler.analysis.markdown import fill, markdown_table
 from straggler.analysis.study_tables import as_terminal
 from straggler.analysis.sweep_tables import SweepTable
 from straggler.analysis.tables import listing
-from straggler.catalogue import InputError, suggestion
 from straggler.cli import options
-from straggler.cli.frame import complain, err, out
-from straggler.progress import Bar
+from straggler.cli.app import complain, err, out
+from straggler.config.registry import InputError, suggestion
 from straggler.record import write_text
-from straggler.studies import STUDIES, Study
-from straggler.studies.draw import account, claim_rows, draw, holds_results, tally
-from straggler.studies.study import Scale
-from straggler.sweeps.cells import possible, read_sweep
-from straggler.sweeps.conduct import Plan, conduct, plan
+from straggler.reproduction import STUDIES, Study
+from straggler.reproduction.page import account, claim_rows, draw, holds_results, tally
+from straggler.reproduction.study import Scale
+from straggler.running.progress import Bar
 from straggler.sweeps.display import duration
-from straggler.sweeps.fleet import Fleet
-from straggler.sweeps.ray_fleet import RayFleet
+from straggler.sweeps.grid import possible, read_sweep
+from straggler.sweeps.pool import Fleet
+from straggler.sweeps.ray_pool import RayFleet
+from straggler.sweeps.runner import Plan, conduct, plan
 from straggler.sweeps.summaries import known, labels_of
-
-__all__ = ["study", "sweep"]
 
 Where = Literal["here", "ray"]
 BROAD = 10_000  # columns, more than any table has

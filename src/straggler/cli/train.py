@@ -10,16 +10,14 @@ from typing import Any
 from rich.text import Text
 
 from straggler.analysis.tables import listing, number
-from straggler.catalogue import InputError
 from straggler.cli import options
-from straggler.cli.frame import complain, err, find, out
+from straggler.cli.app import complain, err, find, out
+from straggler.config.registry import InputError
+from straggler.config.settings import overridden
 from straggler.experiment import Experiment
-from straggler.progress import Bar
 from straggler.record import Record
-from straggler.replay import replay
-from straggler.settings import overridden
-
-__all__ = ["read_pairs", "replay_", "resume", "run"]
+from straggler.running.progress import Bar
+from straggler.running.replay import replay
 
 
 def run(

@@ -6,12 +6,10 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from straggler.core import Arrival, Gradient
-from straggler.engines.child import Child, Layout
+from straggler.engines.pool.child_process import Child, Layout
+from straggler.engines.pool.shared_memory import SharedMemory, pack
+from straggler.engines.pool.worker_main import JOB, RESULT, SEATS, receive, work
 from straggler.engines.real_time import RealTime, Running, WorkerError
-from straggler.engines.shared_memory import SharedMemory, pack
-from straggler.engines.worker import JOB, RESULT, SEATS, receive, work
-
-__all__ = ["Processes"]
 
 
 class Processes(RealTime):

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from straggler.core import Arrival, Change, Gradient, Job
-from straggler.delays import Durations
-from straggler.problem import Problem
-
-__all__ = ["RealTime", "Running", "WorkerError"]
+from straggler.problems.supervised import Problem
+from straggler.timing import Durations
 
 FAILURES_PER_WORKER, WINDOW = 5, 60.0  # more in so many seconds end the run
 

@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from straggler.core import Arrival, Change, Gradient, Job
-from straggler.engines.compute import Compute, Task
-
-__all__ = ["Replay"]
+from straggler.engines.pool.gradient_pool import Compute, Task
 
 
 class Replay:

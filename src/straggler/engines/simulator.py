@@ -4,10 +4,8 @@ from functools import partial
 from heapq import heappop, heappush
 
 from straggler.core import Arrival, Gradient, Job
-from straggler.delays import Durations
-from straggler.engines.compute import Compute, Task
-
-__all__ = ["Simulator"]
+from straggler.engines.pool.gradient_pool import Compute, Task
+from straggler.timing import Durations
 
 Flight = tuple[Job, Task, float, float, float]  # when it started, then what its time is spent on
 

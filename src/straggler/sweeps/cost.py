@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from straggler.experiment import Experiment
-from straggler.problem import Problem, one_thread
+from straggler.problems.supervised import Problem, one_thread
 from straggler.record import existing
-from straggler.speedup import Repetition
-from straggler.sweeps.cells import Task
-
-__all__ = ["Stopwatch"]
+from straggler.sweeps.grid import Task
+from straggler.timing.clusters import Repetition
 
 TRIALS = 3
 FORWARD = 0.35  # of a gradient: what evaluating as many samples takes

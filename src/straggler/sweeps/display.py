@@ -7,10 +7,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from straggler.sweeps.cells import Task
-from straggler.sweeps.tally import Tally
-
-__all__ = ["Display", "duration"]
+from straggler.sweeps.grid import Task
+from straggler.sweeps.progress import Tally
 
 LINE_SECONDS = 30.0  # between plain lines
 

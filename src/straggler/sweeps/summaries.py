@@ -9,10 +9,8 @@ import polars as pl
 
 from straggler.experiment import Experiment
 from straggler.record import read_table, write_parquet
-from straggler.sweeps.cells import Task
-from straggler.sweeps.facts import Facts
-
-__all__ = ["Summaries", "known", "labels_of", "series"]
+from straggler.sweeps.grid import Task
+from straggler.sweeps.results import Facts
 
 SERIES = ("curve", "course")  # tables within a row: each has a file of its own, by experiment id
 

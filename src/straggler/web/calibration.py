@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from straggler.analysis.tables import number
-from straggler.web.facts import Facts
 from straggler.web.figure import Figure, colour, numbers
+from straggler.web.run_facts import Facts
 from straggler.web.staleness import axes
-
-__all__ = ["calibration"]
 
 
 def calibration(runs: Mapping[str, Facts]) -> Figure | None:

@@ -7,8 +7,6 @@ import numpy as np
 
 from straggler.web.figure import SCALE, Figure, colour, numbers, short
 
-__all__ = ["by_class", "confusion", "partition"]
-
 MOST_CELLS = 400  # that carry their number
 
 

@@ -9,8 +9,6 @@ import polars as pl
 
 from straggler.web.figure import DASHES, Figure, colour, numbers, thin
 
-__all__ = ["curves", "is_wide"]
-
 WIDE = 100  # times the median
 
 METRICS = {

@@ -10,21 +10,6 @@ import polars as pl
 
 from straggler.analysis.style import COLOURS
 
-__all__ = [
-    "BLUE",
-    "DASHES",
-    "GREY",
-    "ORANGE",
-    "PURPLE",
-    "RED",
-    "SCALE",
-    "Figure",
-    "colour",
-    "numbers",
-    "short",
-    "thin",
-]
-
 BLUE, RED, PURPLE, ORANGE = COLOURS[0], COLOURS[1], COLOURS[3], COLOURS[4]
 GREY = "#999999"
 SCALE = "Cividis"  # made for colour-blind readers

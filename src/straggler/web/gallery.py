@@ -9,21 +9,20 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from straggler.data.datasets import DataError, DataSet, Mixture
-from straggler.data.partitions import class_counts
 from straggler.experiment import Experiment
-from straggler.problem import Supervised
+from straggler.problems.datasets import DataSet, Mixture
+from straggler.problems.downloads.published import DataError
+from straggler.problems.partitions import class_counts
+from straggler.problems.supervised import Supervised
 from straggler.record import RecordError
 from straggler.web import staleness
 from straggler.web.calibration import calibration
 from straggler.web.classes import by_class, confusion, partition
 from straggler.web.curves import curves
-from straggler.web.facts import Facts, labels
 from straggler.web.figure import Figure
+from straggler.web.run_facts import Facts, labels
 from straggler.web.timeline import timeline
 from straggler.web.trajectory import trajectory
-
-__all__ = ["counted", "gallery", "live_gallery", "named", "only_first", "partition_counts"]
 
 T = TypeVar("T")
 READING = (OSError, RecordError, pl.exceptions.PolarsError)

@@ -7,10 +7,8 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from straggler.web.shelf import Shelf
-from straggler.web.starter import Starter
-
-__all__ = ["Watcher"]
+from straggler.web.launcher import Starter
+from straggler.web.run_index import Shelf
 
 LOOK_SECONDS = 0.25
 STUDY_LOOKS = 20  # looks at the runs for one at the studies, which change rarely

@@ -7,22 +7,20 @@ import numpy as np
 import polars as pl
 from torch import Tensor
 
-from straggler.analysis.jobs import COLUMNS, JUST
+from straggler.analysis.timeline import COLUMNS, JUST
 from straggler.core import Arrival, Change, Decision
-from straggler.delays import Durations
-from straggler.engines.compute import Compute
+from straggler.core.loop import Budget, train
+from straggler.engines.pool.gradient_pool import Compute
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.synthetic import Nothing
-from straggler.train import Budget, train
+from straggler.problems.quadratic import Nothing
+from straggler.timing import Durations
 from straggler.web.classes import partition
-from straggler.web.facts import command_line, shell
 from straggler.web.figure import Figure
 from straggler.web.gallery import counted
+from straggler.web.run_facts import command_line, shell
 from straggler.web.staleness import staleness
 from straggler.web.timeline import NOTE, timeline_data, timeline_layout
-
-__all__ = ["preview", "rehearse"]
 
 JOBS_PER_WORKER, FEWEST_JOBS, MOST_JOBS = 25, 200, 1500
 DRAWN_PER_WORKER = 12

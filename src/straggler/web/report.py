@@ -12,11 +12,9 @@ from plotly.offline import get_plotlyjs
 
 from straggler.analysis.intervals import plus_minus, share_interval
 from straggler.analysis.tables import number
-from straggler.web.facts import Facts, labels, shell
 from straggler.web.gallery import gallery
+from straggler.web.run_facts import Facts, labels, shell
 from straggler.web.study import Study
-
-__all__ = ["STATIC", "again", "as_json", "html", "render", "summary_columns", "summary_rows", "title"]
 
 STATIC = Path(__file__).parent / "static"
 summary_columns = ["run", "seeds", "test accuracy (%)", "test loss"]

@@ -22,18 +22,16 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from straggler.catalogue import InputError
-from straggler.delays import DurationError
+from straggler.config.registry import InputError
 from straggler.record import RecordError
-from straggler.web.choices import choices, experiment_of, settings_from
+from straggler.timing import DurationError
+from straggler.web.auth import Guard, is_loopback
+from straggler.web.launcher import Starter
 from straggler.web.live import Watcher
+from straggler.web.playground_settings import choices, experiment_of, settings_from
 from straggler.web.preview import preview
 from straggler.web.report import STATIC, as_json, html, render
-from straggler.web.safety import Guard, is_loopback
-from straggler.web.shelf import Shelf
-from straggler.web.starter import Starter
-
-__all__ = ["make_app", "serve"]
+from straggler.web.run_index import Shelf
 
 MOST_BYTES = 20_000  # of what a page may send
 SHORTEST_TOKEN = 8  # that can be put into an address and a cookie, and is not guessed at once

@@ -9,8 +9,6 @@ import polars as pl
 from straggler.analysis.tables import number
 from straggler.web.figure import DASHES, Figure, colour, numbers
 
-__all__ = ["axes", "gaps", "norms", "over_time", "staleness", "workers"]
-
 BINS = 60
 POINTS = 300
 

@@ -16,8 +16,6 @@ from markdown_it.token import Token
 
 from straggler.record import RecordError, read_table
 
-__all__ = ["Study", "is_study"]
-
 CLAIM_KEYS = ("statement", "source", "verdict", "effect", "low", "high", "cause")
 PICTURES = (".png", ".svg", ".jpg", ".jpeg", ".webp")
 MOST_BYTES = 20_000_000  # of a picture that goes into a page

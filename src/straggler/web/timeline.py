@@ -5,10 +5,8 @@ from typing import Any
 
 import polars as pl
 
-from straggler.analysis.jobs import jobs as jobs_of
+from straggler.analysis.timeline import jobs as jobs_of
 from straggler.web.figure import BLUE, GREY, ORANGE, PURPLE, RED, Figure, numbers
-
-__all__ = ["NOTE", "timeline", "timeline_data", "timeline_layout"]
 
 MOST_BARS = 1500  # in one view
 MOST_LIVE_BARS = 300  # in one that is drawn again and again

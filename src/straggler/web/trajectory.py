@@ -7,13 +7,11 @@ import numpy as np
 import polars as pl
 
 from straggler.record import RecordError
-from straggler.web.facts import Facts, shell
 from straggler.web.figure import SCALE, Figure, colour, numbers
+from straggler.web.run_facts import Facts, shell
 
 if TYPE_CHECKING:
-    from straggler.landscape import Landscape
-
-__all__ = ["trajectory"]
+    from straggler.running.landscape import Landscape
 
 FEWEST = 3  # snapshots that span a plane
 PLANE = "The weights at the snapshots, projected on the two directions in which they vary most (PCA); "
@@ -40,7 +38,9 @@ def trajectory(runs: Mapping[str, Facts]) -> Figure | None:
 
 def surveyed(runs: Mapping[str, Facts]) -> "Landscape | None":
     """What `straggler landscape` kept of just these runs, if anything of it can be drawn."""
-    from straggler.landscape import latest  # takes a second to import, so only who has snapshots waits
+    from straggler.running.landscape import (
+        latest,  # takes a second to import, so only who has snapshots waits
+    )
 
     trouble = next(iter(runs.values())).trouble
     try:
@@ -87,7 +87,7 @@ def told(name: str, track: pl.DataFrame, alone: bool) -> list[str]:
 
 def without_surface(runs: Mapping[str, Facts], ways: Ways) -> Figure:
     """The paths alone, as high as their own losses."""
-    from straggler.landscape import Plane
+    from straggler.running.landscape import Plane
 
     plane = Plane.through(np.concatenate([weights for weights, _ in ways.values()]))
     traces = []

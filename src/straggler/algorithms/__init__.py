@@ -1,0 +1,1 @@
+"""Policies, corrections, optimizers and the methods made of them."""

@@ -1,0 +1,259 @@
+"""WHAT: the catalogue of corrections, what is done to a stale gradient before it is used."""
+
+import math
+from abc import abstractmethod
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, PrivateAttr
+from torch import Tensor
+
+from straggler.config.registry import parse
+from straggler.core import Arrival, Correction, Optimizer, Policy, Server
+
+
+class Uncorrected(Correction):
+    """Use the gradient as it came."""
+
+    name: ClassVar[str] = "none"
+
+    def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
+        return gradient, 1.0
+
+
+class StalenessWeight(Correction):
+    """A factor that depends on the staleness alone, for the learning rate or for the gradient.
+
+    They are the same for plain SGD; with momentum, scaling the rate also scales the old velocity.
+    """
+
+    scale: Literal["lr", "gradient"] = "lr"
+
+    @abstractmethod
+    def weight(self, staleness: int) -> float:
+        """The factor."""
+
+    def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
+        weight = self.weight(server.staleness(arrival.job))
+        if self.scale == "lr" or weight == 1.0:
+            return gradient, weight
+        return gradient * weight, 1.0
+
+
+class StalenessAware(StalenessWeight):
+    """Divide by the staleness: 1/max(1, τ). Zhang et al. 2016."""
+
+    name: ClassVar[str] = "staleness-aware"
+
+    def weight(self, staleness: int) -> float:
+        return 1 / max(1, staleness)
+
+
+class Polynomial(StalenessWeight):
+    """(1 + τ)⁻ᵃ. Xie et al. 2019 (FedAsync), Nguyen et al. 2022 (FedBuff)."""
+
+    name: ClassVar[str] = "polynomial"
+    a: float = Field(0.5, ge=0)
+
+    def weight(self, staleness: int) -> float:
+        return math.pow(1.0 + staleness, -self.a)
+
+
+class Hinge(StalenessWeight):
+    """1 up to τ = b, then 1/(a(τ − b) + 1). Xie et al. 2019 (FedAsync)."""
+
+    name: ClassVar[str] = "hinge"
+    a: float = Field(10.0, ge=0)
+    b: int = Field(4, ge=0)
+
+    def weight(self, staleness: int) -> float:
+        return 1.0 if staleness <= self.b else 1 / (self.a * (staleness - self.b) + 1)
+
+
+class Clip(Correction):
+    """No message longer than `norm`: g·min(1, c/‖g‖). Erickson and Johansson 2026."""
+
+    name: ClassVar[str] = "clip"
+    norm: float = Field(gt=0)
+
+    def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
+        length = float(torch.linalg.vector_norm(gradient))
+        return (gradient * (self.norm / length), 1.0) if length > self.norm else (gradient, 1.0)
+
+
+class DelayCompensation(Correction):
+    """A first-order guess of the gradient here: g + λ g⊙g⊙(w − w_then). Zheng et al. 2017 (DC-ASGD-c)."""
+
+    name: ClassVar[str] = "dc"
+    lam: float = Field(0.04, ge=0)
+
+    def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
+        moved = server.x - arrival.job.x
+        return torch.addcmul(gradient, gradient.square(), moved, value=self.lam), 1.0
+
+
+class AdaptiveDelayCompensation(Correction):
+    """DC with λ₀/√(mean square) per parameter. Zheng et al. 2017 (DC-ASGD-a, as in its code)."""
+
+    name: ClassVar[str] = "dc-adaptive"
+    lam0: float = Field(2.0, ge=0)
+    m: float = Field(0.95, ge=0, lt=1)
+    shared: bool = False  # one mean square for all, instead of one per worker
+    _mean_square: dict[int, Tensor] = PrivateAttr(default_factory=dict)
+
+    def begin(self, x: Tensor, workers: int) -> None:
+        self._mean_square = {}
+
+    def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
+        square, key = gradient.square(), 0 if self.shared else arrival.worker
+        mean_square = self._mean_square.setdefault(key, torch.zeros_like(square)).lerp_(square, 1 - self.m)
+        moved = server.x - arrival.job.x
+        compensation = square.mul_(moved).div_((mean_square + 1e-7).sqrt_())
+        return gradient.add(compensation, alpha=self.lam0), 1.0
+
+
+class GapAware(Correction):
+    """Divide by the gap in units of typical steps: 1 + |w − w_then| / C. Barkai et al. 2020 (Gap-Aware).
+
+    C is the largest learning rate so far times the root mean square of the momentum buffer (a running mean
+    with bias correction), per parameter or as one number. Weight decay is divided too.
+    """
+
+    name: ClassVar[str] = "gap-aware"
+    per: Literal["parameter", "model"] = "parameter"
+    beta: float = Field(0.999, ge=0, lt=1)
+    eps: float = Field(1e-8, gt=0)
+    _mean_square: Tensor = PrivateAttr()
+    _root: Tensor = PrivateAttr()
+    _steps: int = PrivateAttr()
+    _max_lr: float = PrivateAttr()
+    _bias: float = PrivateAttr()
+    _one: Tensor = PrivateAttr()
+
+    def check(self, policy: Policy, optimizer: Optimizer) -> None:
+        if optimizer.decay() and getattr(policy, "aggregate", "mean") == "sum":
+            raise ValueError(
+                f"{self} divides weight decay with every gradient, and {policy} would sum it up; "
+                f"use aggregate=mean, or weight_decay=0"
+            )
+
+    def begin(self, x: Tensor, workers: int) -> None:
+        self._mean_square = torch.zeros_like(x if self.per == "parameter" else x[:1])
+        self._root = torch.zeros_like(self._mean_square)
+        self._steps, self._max_lr, self._bias = 0, 0.0, 1.0
+        self._one = torch.ones((), dtype=x.dtype)
+
+    def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
+        if server.x is arrival.job.x or self._steps == 0:
+            return gradient, 1.0
+        self._max_lr = max(self._max_lr, server.lr)
+        if self._max_lr == 0:  # nothing has moved yet
+            return gradient, 1.0
+        gap = server.x - arrival.job.x
+        if self.per == "parameter":
+            gap.abs_()
+        else:
+            gap = torch.linalg.vector_norm(gap).reshape(1) / len(gap) ** 0.5
+        penalty = torch.addcdiv(self._one, gap, self._root, value=self._bias / self._max_lr, out=gap)
+        decay = server.optimizer.decay()
+        if decay:  # the step adds decay·w: what is added here leaves decay·w / penalty
+            return (gradient + decay * server.x) / penalty - decay * server.x, 1.0
+        room = penalty if self.per == "parameter" else None  # new memory costs more than the division
+        return torch.div(gradient, penalty, out=room), 1.0
+
+    def stepped(self, server: Server, before: Tensor, lr: float) -> None:
+        velocity = server.optimizer.velocity()
+        if velocity is None and lr == 0:
+            return  # it did not move, which says nothing about its steps
+        if velocity is None:  # any other optimizer: its step, in units of the learning rate
+            velocity = (before - server.x) / lr
+        if self.per == "parameter":
+            self._mean_square.mul_(self.beta).addcmul_(velocity, velocity, value=1 - self.beta)
+        else:
+            self._mean_square.lerp_(velocity.square().mean().reshape(1), 1 - self.beta)
+        self._steps += 1
+        self._max_lr = max(self._max_lr, lr)
+        self._bias = (1 - self.beta**self._steps) ** 0.5
+        torch.sqrt(self._mean_square, out=self._root).add_(self.eps * self._bias)
+
+
+class Chain(Correction):
+    """Several corrections, one after the other; written with a plus."""
+
+    name: ClassVar[str] = "chain"
+    links: tuple[Correction, ...]
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.links))
+
+    def identity(self) -> str:
+        return " + ".join(link.identity() for link in self.links)
+
+    def check(self, policy: Policy, optimizer: Optimizer) -> None:
+        for link in self.links:
+            link.check(policy, optimizer)
+        *before, last = self.links
+        if not optimizer.decay():
+            return
+        if any(isinstance(link, GapAware) for link in before):
+            raise ValueError(
+                f"{self}: what follows gap-aware would undo that weight decay is divided too; "
+                f"put gap-aware last, or use weight_decay=0"
+            )
+        if (
+            isinstance(last, GapAware)
+            and policy.merges(2)
+            and any(isinstance(link, StalenessWeight) and link.scale == "lr" for link in before)
+        ):
+            raise ValueError(
+                f"{self}: {policy} steps on several gradients, and a factor of the learning rate would undo "
+                f"that weight decay is divided too; use scale=gradient, or weight_decay=0"
+            )
+
+    def begin(self, x: Tensor, workers: int) -> None:
+        for link in self.links:
+            link.begin(x, workers)
+
+    def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
+        total = 1.0
+        for link in self.links:
+            gradient, scale = link.correct(gradient, arrival, server)
+            total *= scale
+        return gradient, total
+
+    def stepped(self, server: Server, before: Tensor, lr: float) -> None:
+        for link in self.links:
+            link.stepped(server, before, lr)
+
+    def state(self) -> dict[str, Any]:
+        return {str(position): link.state() for position, link in enumerate(self.links)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for position, link in enumerate(self.links):
+            link.restore(state[str(position)])
+
+
+CORRECTIONS: dict[str, type[Correction]] = {
+    correction.name: correction
+    for correction in (
+        Uncorrected,
+        StalenessAware,
+        Polynomial,
+        Hinge,
+        Clip,
+        DelayCompensation,
+        AdaptiveDelayCompensation,
+        GapAware,
+    )
+}
+
+
+def correction_of(value: Any) -> Correction:
+    """A correction from its text; `a + b` and lists are chains."""
+    if isinstance(value, Chain):
+        return value
+    texts = value.split(" + ") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    if not texts:
+        raise ValueError("correction=[]: a chain needs a link; write none")
+    links = tuple(parse(text, CORRECTIONS, "correction", Correction) for text in texts)
+    return links[0] if len(links) == 1 else Chain(links=links)

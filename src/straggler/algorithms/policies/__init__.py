@@ -1,0 +1,34 @@
+"""WHEN: the catalogue of policies, in order of increasing complexity."""
+
+from straggler.algorithms.policies.asynchronous import Asynchronous
+from straggler.algorithms.policies.first_k import KAsync, KBatchAsync, KBatchSync, KSync
+from straggler.algorithms.policies.hybrid import Hybrid
+from straggler.algorithms.policies.stale_synchronous import StaleSynchronous
+from straggler.algorithms.policies.synchronous import Synchronous
+from straggler.core import Policy
+
+__all__ = [
+    "POLICIES",
+    "Asynchronous",
+    "Hybrid",
+    "KAsync",
+    "KBatchAsync",
+    "KBatchSync",
+    "KSync",
+    "StaleSynchronous",
+    "Synchronous",
+]
+
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy
+    for policy in (
+        Asynchronous,
+        Synchronous,
+        KSync,
+        KBatchSync,
+        KAsync,
+        KBatchAsync,
+        StaleSynchronous,
+        Hybrid,
+    )
+}

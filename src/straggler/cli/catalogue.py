@@ -1,0 +1,62 @@
+"""Commands that only look: list, cite, data, show."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from straggler.algorithms.methods import METHODS
+from straggler.analysis.tables import description, listing, number
+from straggler.cli import options
+from straggler.cli.app import err, find, out
+from straggler.config.listing import CATALOGUES, catalogue_table
+from straggler.config.registry import InputError, suggestion
+from straggler.problems.datasets import DATASETS, status
+from straggler.running.progress import Bar
+
+
+def list_(what: Annotated[str | None, typer.Argument(help=", ".join(CATALOGUES))] = None) -> None:
+    """Show what there is to choose from, with settings and defaults."""
+    if what is not None and what not in CATALOGUES:
+        raise InputError(f"nothing to list under {what!r}; {suggestion(what, CATALOGUES)}")
+    for name in [what] if what else CATALOGUES:
+        out.print(catalogue_table(name))
+
+
+def cite(method: Annotated[str, typer.Argument(help="`straggler list methods`")]) -> None:
+    """Print the BibTeX of a method's paper."""
+    if method not in METHODS:
+        raise InputError(f"unknown method {method!r}; {suggestion(method, METHODS)}")
+    print(METHODS[method].bibtex)
+
+
+def data(
+    names: Annotated[list[str] | None, typer.Argument(help="Fetch these if they are not there.")] = None,
+    folder: Annotated[Path | None, typer.Option("--data", help="A folder with the data files.")] = None,
+) -> None:
+    """Show which data sets are here and from where; fetch those that are named."""
+    for name in names or []:
+        if name not in DATASETS:
+            raise InputError(f"unknown data set {name!r}; {suggestion(name, DATASETS)}")
+        with Bar(err, name) as bar:
+            DATASETS[name]().load(folder, bar.say)
+    rows = [
+        [
+            row.name,
+            ("yes" if row.checksum_ok else "damaged") if row.present else "no",
+            f"{number(row.train)} + {number(row.test)}" if row.present else "–",
+            f"{row.size / 1e6:.1f} MB" if row.present else "–",
+            row.source or "–",
+            str(row.path) if row.present and row.path else "–",
+        ]
+        for row in (status(names) if names else status())
+    ]
+    out.print(listing("data sets", ["name", "here", "train + test", "size", "from", "in"], rows))
+
+
+def show(
+    run: options.Run,
+    out_folder: options.Records = Path("runs"),
+) -> None:
+    """Show one run: experiment, summary, curve, staleness, classes."""
+    out.print(description(find(run, out_folder)))

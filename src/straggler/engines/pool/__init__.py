@@ -1,0 +1,1 @@
+"""Processes that compute gradients, and the memory they share."""

@@ -1,0 +1,1 @@
+"""What is optimized: data, models, losses."""

@@ -1,0 +1,109 @@
+"""Problems without data: quadratics whose optimum is known, and one whose gradients cost nothing."""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from straggler.config.registry import Entry
+from straggler.core import Gradient
+from straggler.core.randomness import rng
+from straggler.problems.supervised import Chunk, Split
+
+BATCHES = 1000  # in one epoch of a quadratic
+
+
+class Quadratic:
+    """Worker i minimises ½ Σⱼ λⱼ (xⱼ − bᵢⱼ)², with gradient noise; together, their optimum is mean(bᵢ)."""
+
+    classes: tuple[str, ...] = ()
+
+    def __init__(self, shape: "Quadratics", workers: int, batch_size: int, seed: int) -> None:
+        self.noise, self.batch_size, self.seed = shape.noise, batch_size, seed
+        self.samples = BATCHES * batch_size  # nominal: there is no data set
+        self.curvature = torch.logspace(
+            0, -float(np.log10(shape.condition)), shape.dimension, dtype=torch.float64
+        )
+        minima = [rng(seed, "minimum", worker).standard_normal(shape.dimension) for worker in range(workers)]
+        self.minima = shape.spread * torch.from_numpy(np.array(minima))
+        self.optimum = self.minima.mean(dim=0)
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(self.curvature), self.curvature[:0]
+
+    def batches(self, worker: int) -> int:
+        return BATCHES
+
+    def batch_samples(self, worker: int, index: int) -> int:
+        return self.batch_size
+
+    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
+        away = x - self.minima[worker]
+        gradient = self.curvature * away
+        loss = 0.5 * float(gradient @ away)
+        if self.noise:
+            noise = rng(self.seed, "noise", worker, index).standard_normal(len(x))
+            gradient = gradient + self.noise * torch.from_numpy(noise)
+        return Gradient(gradient, loss, buffers)
+
+    def chunks(self, split: Split) -> int:
+        return 0 if split == "validation" else 1
+
+    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> Chunk:
+        """How far above its minimum the common objective is."""
+        away = x - self.optimum
+        return Chunk(0.5 * float((self.curvature * away) @ away), 1)
+
+    def labels(self, split: Split) -> NDArray[np.int64] | None:
+        return None
+
+    def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        return {"x": x}
+
+
+class Nothing:
+    """A problem whose gradients cost nothing: what is left is the loop, the server and the clock."""
+
+    classes: tuple[str, ...] = ()
+    samples = 10**9  # so that no epoch ends
+
+    def __init__(self, size: int = 1) -> None:
+        self.zero = torch.zeros(size)
+        self.nothing = Gradient(self.zero, 0.0, torch.empty(0))
+
+    def initial(self) -> tuple[Tensor, Tensor]:
+        return self.zero, self.nothing.buffers
+
+    def batch_samples(self, worker: int, index: int) -> int:
+        return 1
+
+    def batches(self, worker: int) -> int:
+        return 1
+
+    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
+        return self.nothing
+
+    def chunks(self, split: Split) -> int:
+        return 0
+
+    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> Chunk:
+        return Chunk(0.0, 1)
+
+    def labels(self, split: Split) -> None:
+        return None
+
+    def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        return {}
+
+
+class Quadratics(Entry):
+    """Quadratics with a known optimum: condition number, gradient noise, and minima that differ by worker."""
+
+    name: ClassVar[str] = "quadratic"
+    dimension: int = Field(10, ge=1)
+    condition: float = Field(10.0, ge=1)
+    noise: float = Field(0.0, ge=0)
+    spread: float = Field(0.0, ge=0)

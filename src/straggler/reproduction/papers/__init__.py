@@ -1,0 +1,1 @@
+"""One directory per reproduced paper."""

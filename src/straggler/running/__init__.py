@@ -1,0 +1,1 @@
+"""Run an experiment and record it."""

@@ -1,0 +1,53 @@
+"""How good a model is on the splits of the data: computed at once, or beside the training."""
+
+from collections.abc import Iterable
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from straggler.engines.pool.gradient_pool import Compute, Task
+from straggler.problems.supervised import Chunk, Split
+
+
+class Evaluation:
+    """One model on some splits; its chunks are computed by whoever computes for the run."""
+
+    def __init__(self, compute: Compute, x: Tensor, buffers: Tensor, splits: Iterable[Split]) -> None:
+        self.compute = compute
+        self.predictions: dict[Split, NDArray[np.int64]] = {}
+        self._tasks = {split: compute.evaluation_tasks(x, buffers, split) for split in splits}
+        self._upcoming = chain.from_iterable(self._tasks.values())
+
+    def ready(self) -> bool:
+        """Whether all of it is computed; what is not is started where there is room."""
+        self.compute.ahead(self._next, urgent=True)
+        return all(task.done for tasks in self._tasks.values() for task in tasks)
+
+    def scores(self) -> dict[str, float]:
+        """Loss and accuracy (percent) of every split, waited for."""
+        scores: dict[str, float] = {}
+        for split, tasks in self._tasks.items():
+            scores |= self._score(split, tasks)
+        return scores
+
+    def _score(self, split: Split, tasks: list[Task]) -> dict[str, float]:
+        chunks: list[Chunk] = []
+        for task in tasks:
+            self.compute.ahead(self._next, urgent=True)
+            chunks.append(self.compute.result(task))
+        if not chunks:
+            return {}
+        samples = sum(chunk.samples for chunk in chunks)
+        scores = {f"{split}_loss": sum(chunk.loss for chunk in chunks) / samples}
+        labels = self.compute.problem.labels(split)
+        predictions = [chunk.predictions for chunk in chunks if chunk.predictions is not None]
+        if labels is not None and predictions:  # outputs need not be scores of classes
+            found = np.concatenate(predictions)
+            scores[f"{split}_accuracy"] = 100 * float(np.mean(found == labels))
+            self.predictions[split] = found
+        return scores
+
+    def _next(self) -> Task | None:
+        return next(self._upcoming, None)

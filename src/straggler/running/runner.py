@@ -1,0 +1,138 @@
+"""One run: a server, an engine and an observer, from the first job to the last word in the record."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from straggler.core import Server
+from straggler.core.loop import Budget, train
+from straggler.engines.pool.gradient_pool import Compute, Pool, on_cores
+from straggler.engines.processes import Processes
+from straggler.engines.ray_errors import needing_ray
+from straggler.engines.real_time import WorkerError
+from straggler.engines.simulator import Simulator
+from straggler.problems.supervised import Problem, one_thread
+from straggler.record import Recorder
+from straggler.running.checkpointing import Every, Keeper, RealOrVirtual
+from straggler.running.observer import Observer, Watch, weights_sha256
+from straggler.timing import Durations
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run takes place; changes no result in virtual time, and no rule in real time."""
+
+    jobs: int = 1  # processes that compute (simulator)
+    every: Every = field(default_factory=Every)  # checkpoints
+    worker_timeout: float = math.inf  # seconds without a sign until a worker is replaced (real time)
+    report: Callable[[str], None] = lambda line: None
+    address: str | None = None  # of a Ray cluster; without one, Ray is started here
+    resources: Mapping[str, float] = field(default_factory=dict)  # that a worker needs of a cluster
+
+
+def run(
+    server: Server,
+    problem: Problem,
+    make_engine: Callable[[Compute, Machine, Recorder], RealOrVirtual],
+    budget: Budget,
+    recorder: Recorder,
+    watch: Watch,
+    machine: Machine,
+    facts: dict[str, Any],
+    resumed: dict[str, Any] | None = None,
+) -> None:
+    """Train, record it, and save it now and then."""
+    with one_thread():
+        compute = Pool(problem, 1) if watch.beside else on_cores(problem, machine.jobs)
+        # recorded once there is an engine: a cluster that is not there leaves what it finds as it is
+        with closing(compute), closing(make_engine(compute, machine, recorder)) as engine, recorder:
+            if watch.beside:  # or the first evaluations would be computed here after all
+                compute.wait_until_ready()
+            observer = Observer(server, compute, budget, recorder, watch)
+            keeper = Keeper(machine.every, server, engine, observer, recorder)
+            keeper.restore(resumed) if resumed else keeper.begin()
+            with keeper.listening(), keeper.saving_before(WorkerError):
+                end = train(server, engine, budget, keeper)
+            facts |= {"train_seconds": keeper.elapsed() - observer.measuring}
+            facts |= {"status": "diverged" if end else "finished", "error": str(end) if end else None}
+            facts |= {"restarts": len(recorder.events)}
+            conclude(server, problem, observer, recorder, facts)
+
+
+def simulator(durations: Durations) -> Callable[[Compute, Machine, Recorder], RealOrVirtual]:
+    """Virtual time."""
+    return lambda compute, machine, recorder: Simulator(compute, durations)
+
+
+def processes(
+    durations: Durations, workers: int, least: int | None = None
+) -> Callable[[Compute, Machine, Recorder], RealOrVirtual]:
+    """Real time, a process per worker."""
+
+    def make(compute: Compute, machine: Machine, recorder: Recorder) -> Processes:
+        failed = failure_report(machine, recorder)
+        return Processes(compute.problem, durations, workers, least, machine.worker_timeout, failed)
+
+    return make
+
+
+def ray_cluster(
+    durations: Durations, workers: int, least: int | None = None
+) -> Callable[[Compute, Machine, Recorder], RealOrVirtual]:
+    """Real time, an actor per worker."""
+    with needing_ray("the ray engine"):
+        from straggler.engines.ray import RayCluster
+
+    def make(compute: Compute, machine: Machine, recorder: Recorder) -> RayCluster:
+        machine.report(f"joins Ray at {machine.address}" if machine.address else "starts Ray on this machine")
+        failed = failure_report(machine, recorder)
+        timeout, where = machine.worker_timeout, {"address": machine.address, "resources": machine.resources}
+        return RayCluster(compute.problem, durations, workers, least, timeout, failed, **where)
+
+    return make
+
+
+def failure_report(machine: Machine, recorder: Recorder) -> Callable[[float, int, str], None]:
+    """Who is told when a worker fails: the screen and the record."""
+
+    def failed(time: float, worker: int, what: str) -> None:
+        machine.report(f"{what}; it is replaced")
+        recorder.event(time, worker, what)
+
+    return failed
+
+
+def conclude(
+    server: Server, problem: Problem, observer: Observer, recorder: Recorder, facts: dict[str, Any]
+) -> None:
+    """Evaluate, keep the weights, and write the summary."""
+    facts |= observer.final() | counts(server)
+    facts |= {
+        "seconds": observer.seconds,
+        "host_seconds": time.monotonic() - facts.pop("started"),
+        "converged": facts["status"] == "finished" and observer.converged(facts["test_accuracy"]),
+        "weights_sha256": weights_sha256(server.x, server.buffers),
+        "record": str(recorder.path),
+    }
+    recorder.tensors("weights.safetensors", problem.named(server.x, server.buffers))
+    recorder.finish(facts)
+
+
+def counts(server: Server) -> dict[str, Any]:
+    """The ledger and what else the server counted."""
+    ledger = server.ledger
+    return {
+        "updates": server.k,
+        "gradients": server.gradients,
+        "dispatched": ledger.dispatched,
+        "applied": ledger.applied,
+        "dropped": ledger.dropped,
+        "cancelled": ledger.cancelled,
+        "in_flight": server.in_flight,
+        "epochs": server.epochs,
+        "mean_staleness": server.staleness_sum / max(1, ledger.applied),
+        "max_staleness": server.staleness_max,
+    }

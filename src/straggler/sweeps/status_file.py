@@ -1,0 +1,44 @@
+"""A sweep's word on its progress: a small file beside its results, for those who watch from outside."""
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from straggler.record import hold, jsonable, write_text
+from straggler.sweeps.progress import Tally
+
+WRITE_SECONDS = 0.5  # how far who watches lags behind
+
+
+class Bulletin:
+    """Keeps `progress.json` up to date; a sweep that is killed is known by the lock that nobody holds."""
+
+    def __init__(self, folder: Path, tally: Tally) -> None:
+        self.folder, self.tally = folder, tally
+        self._started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._written = 0.0
+
+    def __enter__(self) -> Self:
+        self._lock = hold(self.folder, "--results")
+        self._write("running")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stopped = "interrupted" if kind is KeyboardInterrupt else "failed"
+        self._write(stopped if kind else "finished")
+        self._lock.release()
+
+    def renew(self) -> None:
+        """Say how it stands, unless that was said a moment ago."""
+        if time.monotonic() - self._written > WRITE_SECONDS:
+            self._write("running")
+
+    def _write(self, status: str) -> None:
+        self._written = time.monotonic()
+        facts = {"status": status, "started": self._started, **self.tally.facts()}
+        write_text(self.folder / "progress.json", json.dumps(jsonable(facts)))

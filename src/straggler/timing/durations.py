@@ -1,0 +1,108 @@
+"""Seconds of each worker's jobs: one law for the compute time plus any number of delays."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from straggler.timing.laws import BLOCK, Array, Law, Term
+
+TRIED = 16  # workers whose first job is drawn before anything runs
+
+
+class DurationError(ValueError):
+    """A job that would take no time, or for ever."""
+
+
+class Kept(NamedTuple):
+    """A worker's latest block; the totals are a list because indexing one is several times faster."""
+
+    number: int
+    totals: list[float]
+    compute: Array
+    delay: Array
+
+
+class Durations:
+    """Seconds of each worker's jobs, addressed by (worker, launch): the same for every method and engine."""
+
+    def __init__(self, compute: Law, delays: Sequence[Law], workers: int, seed: int) -> None:
+        if workers < 1:
+            raise ValueError(f"workers={workers}: at least one is needed")
+        if compute.multiplies:
+            raise ValueError(
+                f"compute={compute}: {compute.name} multiplies the compute time: give it as a delay"
+            )
+        self.compute, *self.delays = (Term(law, i, workers, seed) for i, law in enumerate((compute, *delays)))
+        left_out = set(range(workers)) - self.compute.affected
+        if left_out:
+            message = f"worker {min(left_out)} would take no time; leave workers out, or give it as a delay"
+            raise ValueError(f"compute={compute}: {message}")
+        self.workers = workers
+        self._kept: dict[int, Kept] = {}
+
+    def __call__(self, worker: int, launch: int) -> float:
+        """Seconds of the worker's launch-th job (0, 1, 2, …)."""
+        number, place = divmod(launch, BLOCK)
+        kept = self._kept.get(worker)
+        if kept is None or kept.number != number:
+            kept = self._keep(worker, number)
+        seconds = kept.totals[place]
+        if not 0.0 < seconds < math.inf:
+            raise self._refusal(worker, launch, seconds)
+        return seconds
+
+    def try_some(self) -> None:
+        """Draw some workers' first job: laws that give only zeros are refused before anything runs."""
+        for worker in range(min(self.workers, TRIED)):
+            self(worker, 0)
+
+    def parts(self, worker: int, launch: int) -> tuple[float, float]:
+        """The same job's compute and the sum of its delays; they add up to the total exactly."""
+        self(worker, launch)
+        kept, place = self._kept[worker], launch % BLOCK
+        return float(kept.compute[place]), float(kept.delay[place])
+
+    def block(self, worker: int, number: int) -> Array:
+        """Totals of launches number·BLOCK to (number+1)·BLOCK − 1, all of them checked."""
+        totals, _, _ = self._draw(worker, number)
+        bad = np.flatnonzero(~((totals > 0.0) & (totals < math.inf)))
+        if bad.size:
+            raise self._refusal(worker, number * BLOCK + int(bad[0]), float(totals[bad[0]]))
+        return totals
+
+    def _keep(self, worker: int, number: int) -> Kept:
+        totals, compute, delay = self._draw(worker, number)
+        kept = self._kept[worker] = Kept(number, totals.tolist(), compute, delay)
+        return kept
+
+    def _draw(self, worker: int, number: int) -> tuple[Array, Array, Array]:
+        if not 0 <= worker < self.workers or number < 0:
+            raise ValueError(f"worker {worker}, block {number}: they are 0 to {self.workers - 1}, and from 0")
+        delay = np.zeros(BLOCK)
+        with np.errstate(over="ignore", invalid="ignore"):  # the job is refused by name when it is asked for
+            compute = block_of(self.compute, worker, number, delay)
+            for term in self.delays:
+                if worker in term.affected:
+                    delay = delay + block_of(term, worker, number, compute)
+            return compute + delay, compute, delay
+
+    def _refusal(self, worker: int, launch: int, seconds: float) -> DurationError:
+        laws = [term.law for term in (self.compute, *self.delays) if worker in term.affected]
+        remedy = (
+            "lower the spread, add a constant delay, or take a law that stays above 0 such as uniform"
+            if seconds <= 0.0
+            else "take a lighter tail: a smaller cv, factor or exponent, or a larger alpha"
+        )
+        what = f"worker {worker}, job {launch}: {' + '.join(map(str, laws))} gives {seconds} seconds"
+        return DurationError(f"{what}; it must be more than 0 and finite: {remedy}")
+
+
+def block_of(term: Term, worker: int, number: int, compute: Array) -> Array:
+    """A term's block, if it is one: a law may be a user's own."""
+    seconds = np.asarray(term.law.block(term, worker, number, compute))
+    if seconds.shape != (BLOCK,):
+        rule = f"it must give an array of {BLOCK}, one for each job"
+        raise ValueError(f"{term.law} gives seconds of the shape {seconds.shape}; {rule}")
+    return seconds

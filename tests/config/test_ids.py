@@ -1,0 +1,302 @@
+"""A run's id tells it from every other run, and from none that is the same."""
+
+import random
+import subprocess
+import sys
+import textwrap
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from straggler.config.fingerprints import fingerprint
+from straggler.config.registry import InputError
+from straggler.experiment import Experiment
+
+DATA = (torch.zeros(20, 3), torch.arange(20) % 2, torch.zeros(4, 3), torch.arange(4) % 2)
+
+
+def identity(**settings: Any) -> str:
+    return Experiment(**settings).id
+
+
+def test_losses_of_the_same_name_are_told_apart() -> None:
+    losses = [
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(label_smoothing=0.5),
+        partial(F.cross_entropy, label_smoothing=0.1),
+        partial(F.cross_entropy, label_smoothing=0.2),
+        lambda output, target: F.cross_entropy(output, target),
+        lambda output, target: 2 * F.cross_entropy(output, target),
+    ]
+    assert len({identity(dataset=DATA, model="linear", loss=loss) for loss in losses}) == len(losses)
+    assert identity(loss=nn.CrossEntropyLoss()) == identity(loss=nn.CrossEntropyLoss())
+
+
+def test_modules_that_compute_differently_are_told_apart() -> None:
+    def made(body: str) -> type[nn.Module]:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(3, 2)
+
+            if body == "relu":
+
+                def forward(self, x: torch.Tensor) -> torch.Tensor:
+                    return self.layer(x).relu()
+
+        return Net
+
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).tanh()
+
+    assert identity(dataset=DATA, model=made("relu")) == identity(dataset=DATA, model=made("relu"))
+    assert identity(dataset=DATA, model=made("relu")) != identity(dataset=DATA, model=Other)
+
+
+STEP = 1.0
+
+
+def scaled(values: torch.Tensor) -> torch.Tensor:
+    return sum((values * STEP for _ in range(1)), torch.zeros(()))  # a name used in a function within
+
+
+class Scaled(nn.Module):
+    """The same structure and weights, whatever it is multiplied by."""
+
+    def __init__(self, by: float = 1.0) -> None:
+        super().__init__()
+        self.layer, self.by = nn.Linear(784, 10), by
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return scaled(self.layer(images.flatten(1))) * self.by
+
+
+def made_around(by: float) -> type[nn.Module]:
+    class Around(Scaled):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images) * by
+
+    return Around
+
+
+def test_modules_are_told_apart_by_attributes_closures_and_globals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def id_of(model: Any) -> str:
+        return Experiment(dataset="digits", model=model).id
+
+    first, other = id_of(Scaled), id_of(lambda: Scaled(2.0))
+    assert id_of(made_around(1.0)) == id_of(made_around(1.0)) != id_of(made_around(2.0))
+    assert id_of(lambda: Scaled(2.0)) == other
+    assert id_of(Scaled(3.0)) != id_of(Scaled(4.0))
+    monkeypatch.setitem(globals(), "STEP", 0.1)
+    assert id_of(Scaled) != first
+    assert id_of(lambda: Scaled(2.0)) != other
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+
+def by_property(by: float) -> type:
+    class Net(Scaled):
+        @property
+        def factor(self) -> float:
+            return by
+
+    return Net
+
+
+def by_static_method(by: float) -> type:
+    class Net(Scaled):
+        @staticmethod
+        def factor() -> float:
+            return by
+
+    return Net
+
+
+def tied(to: int) -> nn.Module:
+    layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+    layers[0].load_state_dict(layers[1].state_dict())
+    layers[2].weight = layers[to].weight
+    return layers
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (by_property(1.0), by_property(2.0)),
+        (by_static_method(1.0), by_static_method(2.0)),
+        (Slotted(1.0), Slotted(2.0)),
+        (partial(scaled, 1.0), partial(scaled, 2.0)),
+        (Scaled(1.0).forward, Scaled(2.0).forward),
+        (slice(1), slice(2)),
+        ({"a": {1, 2}}, {"a": {1, 3}}),
+        (torch.float32, torch.float64),
+        (np.array([1, None]), np.array([2, None])),
+        (np.zeros(2, np.int64), np.zeros(2)),
+        (lambda: STEP, lambda: Scaled),
+    ],
+)
+def test_things_are_told_apart(one: Any, other: Any) -> None:
+    assert fingerprint(one) == fingerprint(one) != fingerprint(other)
+
+
+def test_a_frozen_layer_is_another_network() -> None:
+    whole, frozen = nn.Linear(3, 2), nn.Linear(3, 2)
+    frozen.load_state_dict(whole.state_dict())
+    assert fingerprint(whole) == fingerprint(frozen)
+    frozen.bias.requires_grad_(False)
+    assert fingerprint(whole) != fingerprint(frozen)
+
+
+def test_what_is_used_of_ones_own_module_is_part_of_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edited function that is reached through a module, or through a module within it."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("from mine import deep\n\ndef near(x): return x\n")
+    deep = "import mine\n\ndef far(x): return x\n\ndef idle(x): return x\n"
+    (tmp_path / "mine" / "deep.py").write_text(deep)
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = import_module("mine")
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(mine.near(mine.deep.far(output)), target)
+
+    seen = [fingerprint(loss)]
+    for module, name in ((mine, "near"), (mine.deep, "far")):
+        monkeypatch.setattr(module, name, lambda x: 2 * x)
+        seen.append(fingerprint(loss))
+    assert len(set(seen)) == 3
+    monkeypatch.setattr(mine.deep, "idle", lambda x: 2 * x)
+    assert fingerprint(loss) == seen[-1], "nobody uses it"
+
+
+def test_a_function_that_draws_from_any_generator_makes_the_same_network() -> None:
+    class Masked(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2)
+            self.mask = torch.from_numpy(np.random.random(3)) + random.random()  # noqa: NPY002
+
+    assert identity(dataset=DATA, model=Masked) == identity(dataset=DATA, model=Masked)
+    problems = [Experiment(dataset=DATA, model=Masked, workers=1).problem() for _ in range(2)]
+    assert torch.equal(*(problem.module.mask for problem in problems))
+
+
+def test_tied_weights_are_not_equal_weights() -> None:
+    torch.manual_seed(0)
+    first = fingerprint(tied(to=0))
+    torch.manual_seed(0)
+    assert fingerprint(tied(to=1)) != first
+
+
+def test_a_function_that_makes_a_network_is_asked_once() -> None:
+    calls = []
+
+    def make() -> nn.Module:
+        calls.append(1)
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+    experiment = Experiment(dataset="digits", model=make)
+    assert experiment.id == experiment.id and str(experiment.model) in experiment.to_toml()
+    assert calls == [1]
+
+
+@pytest.mark.slow
+def test_a_module_typed_in_has_the_same_id_in_every_process_and_another_code_another() -> None:
+    script = """
+        import torch
+        from torch import nn
+        from straggler import Experiment
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(784, 10)
+            def forward(self, images):
+                return self.layer(images.flatten(1)) * SCALE
+        print(Experiment(dataset="digits", model=Net).id)
+    """
+
+    def id_of(scale: str) -> str:
+        text = textwrap.dedent(script).replace("SCALE", scale)
+        told = subprocess.run([sys.executable, "-"], input=text, text=True, capture_output=True, check=True)
+        return told.stdout
+
+    assert id_of("1.0") == id_of("1.0") != id_of("0.1")
+
+
+def test_labels_of_another_shape_are_other_data() -> None:
+    inputs, labels = np.zeros((6, 1, 28, 28), np.float32), np.arange(6)
+    given = [(inputs, each, inputs, each) for each in (labels, labels[:, None])]
+    assert len({Experiment(dataset=data, model="linear").id for data in given}) == 2
+
+
+def test_a_model_that_cannot_be_made_is_refused_at_once() -> None:
+    with pytest.raises(InputError, match="the function that makes it fails: ZeroDivisionError"):
+        Experiment(model=lambda: 1 / 0)
+
+
+def test_a_trace_is_known_by_its_content(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("worker,seconds\n0,1\n1,2\n")
+    first = identity(dataset="digits", workers=2, compute=f"trace('{file}')")
+    file.write_text("worker,seconds\n0,1\n1,3\n")
+    assert identity(dataset="digits", workers=2, compute=f"trace('{file}')") != first
+
+
+def test_the_same_run_written_in_two_ways_has_one_id() -> None:
+    assert identity(method="asgd") == identity(policy="asynchronous", correction="none", optimizer="sgd")
+    assert identity(optimizer="adam") == identity(optimizer="adam", momentum=0)
+    assert identity(optimizer="sgd(momentum=0.9)") == identity(momentum=0.9)
+    assert identity(compute="gamma(1, 0.5)") == identity(compute={"name": "gamma", "mean": 1, "cv": 0.5})
+    for off in ("no", "off", "False", "false"):  # a text is not true because it is not empty
+        assert identity(momentum=0.9, nesterov=off) == identity(momentum=0.9)
+        assert identity(optimizer=f"sgd(momentum=0.9, nesterov={off})") == identity(momentum=0.9)
+
+
+def test_data_of_other_content_is_another_run() -> None:
+    other = (DATA[0] + 1, *DATA[1:])
+    assert identity(dataset=DATA, model="linear") != identity(dataset=other, model="linear")
+
+
+def test_labels_of_any_integer_type_are_labels(tmp_path: Path) -> None:
+    inputs = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    data = (inputs, np.arange(40, dtype=np.int32) % 2)
+    record = Experiment(dataset=(*data, *data), model="linear", workers=2, epochs=1).run(tmp_path, jobs=1)
+    assert record.summary["test_accuracy"] is not None
+
+
+def test_a_mask_of_infinities_stays_one(tmp_path: Path) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+            self.register_buffer("mask", torch.tensor([0.0, -float("inf"), float("inf")]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    record = Experiment(dataset=DATA, model=Masked, workers=3, updates=9).run(tmp_path, jobs=1)
+    assert record.weights()["mask"].tolist() == [0.0, -float("inf"), float("inf")]
+
+
+def test_gap_awareness_survives_a_rate_of_zero(tmp_path: Path) -> None:
+    ending = {"epochs": 5, "schedule": "cosineannealing(T_max=2)", "correction": "gap-aware", "workers": 4}
+    for optimizer in ("sgd", "adam"):
+        experiment = Experiment(dataset="mixture(samples=200)", model="linear", optimizer=optimizer, **ending)
+        assert experiment.run(tmp_path, jobs=1).summary["status"] == "finished"

@@ -1,0 +1,240 @@
+"""Text ⇄ objects: what is printed can be read back, and nothing but plain values is ever read."""
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from straggler.algorithms.corrections import CORRECTIONS
+from straggler.algorithms.optimizers import OPTIMIZERS
+from straggler.algorithms.policies import POLICIES
+from straggler.config.registry import Entry, explain, parse, split_call, suggestion, written
+from straggler.problems.datasets import DATASETS
+from straggler.problems.models import MODELS
+from straggler.problems.partitions import PARTITIONS
+from straggler.timing import DELAYS, Constant, Gaussian
+
+CATALOGUES: dict[str, Mapping[str, type[Entry]]] = {
+    "policy": POLICIES,
+    "correction": CORRECTIONS,
+    "optimizer": OPTIMIZERS,
+    "delay law": DELAYS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "data set": DATASETS,
+}
+ENTRIES = [(what, name) for what, catalogue in CATALOGUES.items() for name in catalogue]
+
+
+def like(default: Any) -> st.SearchStrategy[Any]:
+    """Values of a field that may hold anything, after the one it has by default."""
+    if isinstance(default, bool):
+        return st.booleans()
+    if isinstance(default, list):
+        return st.tuples(*map(like, default)).map(list)
+    return st.just(default) | st.floats(0.01, 0.9)
+
+
+def values(field: FieldInfo) -> st.SearchStrategy[Any]:
+    """Values that a field says it takes; future entries are covered without a word here."""
+    if field.annotation is Any:
+        return like(field.get_default())
+    kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    return st.from_type(kind).filter(lambda value: not isinstance(value, float) or math.isfinite(value))
+
+
+@st.composite
+def entries(draw: st.DrawFn, entry: type[Entry]) -> Entry:
+    chosen = {
+        key: draw(values(field))
+        for key, field in entry.model_fields.items()
+        if field.is_required() or draw(st.booleans())
+    }
+    try:
+        return entry(**chosen)
+    except ValidationError:  # such as low above high: not every combination makes sense
+        assume(False)
+        raise
+
+
+@pytest.mark.parametrize(("what", "name"), ENTRIES)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_text_is_read_back(what: str, name: str, data: st.DataObject) -> None:
+    catalogue = CATALOGUES[what]
+    entry = data.draw(entries(catalogue[name]))
+    again = parse(str(entry), catalogue, what)
+    assert type(again) is type(entry)
+    assert again.model_dump() == entry.model_dump()
+    assert again == entry and hash(again) == hash(entry) and str(again) == str(entry)
+
+
+@pytest.mark.parametrize(("what", "name"), ENTRIES)
+def test_an_entry_is_found_by_its_name_and_as_a_table(what: str, name: str) -> None:
+    catalogue = CATALOGUES[what]
+    required = {key: 1 for key, field in catalogue[name].model_fields.items() if field.is_required()}
+    if name == "trace":
+        required = {"file": "delays.csv"}
+    entry = parse({"name": name, **required}, catalogue, what)
+    assert type(entry) is catalogue[name]
+    assert parse(entry, catalogue, what) is entry
+    if not required:
+        assert parse(name, catalogue, what) == entry
+        assert str(entry) == entry.name  # defaults are not written
+
+
+@given(value=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5))
+@example(value=["ﬁ", "true", "None", "class", "nan", "", "it's", "a\n"])  # ﬁ is an identifier, but not itself
+def test_every_plain_value_is_read_back(value: Any) -> None:
+    assert split_call(f"f(key={written(value)})") == ("f", [], {"key": value})
+
+
+@given(value=st.floats(allow_nan=False, allow_infinity=False) | st.just(math.inf))
+def test_every_number_is_read_back(value: float) -> None:
+    _, positional, _ = split_call(f"f({written(value)})")
+    assert positional == [value]
+
+
+def test_words_need_no_quotes() -> None:
+    assert split_call("f(sum, key=mean, on=true, off=false, no=none)") == (
+        "f",
+        ["sum"],
+        {"key": "mean", "on": True, "off": False, "no": None},
+    )
+
+
+def test_entries_with_other_settings_differ() -> None:
+    assert Constant(seconds=1) != Constant(seconds=2)
+    assert Constant(seconds=0) != Gaussian(mean=0, std=0)
+    assert Constant(seconds=1) == Constant(seconds=1.0) == parse("constant(1)", DELAYS, "delay law")
+
+
+def test_positional_values_come_in_the_order_of_the_keys() -> None:
+    assert parse("gaussian(3, 0.5)", DELAYS, "delay law") == Gaussian(mean=3, std=0.5)
+    assert parse("gaussian(3, std=0.5)", DELAYS, "delay law") == Gaussian(mean=3, std=0.5)
+    assert parse("constant(4, workers=[0, 2])", DELAYS, "delay law") == Constant(seconds=4, workers=(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("constant(1, [0], 2)", "constant takes at most 2 values: seconds, workers"),
+        ("gaussian(1, mean=1)", "mean is given twice"),
+        ("constant(seconds=1, seconds=2)", "between the parentheses"),
+        ("constant", "seconds is missing; write seconds="),
+        ("constant(second=1)", "unknown key 'second'; did you mean 'seconds'?"),
+        ("constant(-1)", "seconds=-1: it must be greater than or equal to 0; change it"),
+        ("constant(inf)", "seconds=inf: it must be a finite number"),
+        ("constant(fast)", "seconds='fast': it must be a valid number"),
+        ("constantly(1)", "unknown delay law 'constantly'; did you mean 'constant'?"),
+        ("zzz", "unknown delay law 'zzz'; known: constant, "),
+        ("uniform(3, 1)", "low=3.0 is above high=1.0; swap them"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse(text, DELAYS, "delay law")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "(1)",
+        "constant(",
+        "constant 1)",
+        "constant(1",
+        "constant(1))",
+        "constant(seconds=)",
+        "constant(1 2)",
+        "two words",
+        "constant(1)(2)",
+        "constant(1) + constant(2)",
+        "constant(*[1])",
+        "constant(**{'seconds': 1})",
+        "constant({[1]: 2})",
+        "constant(seconds=1, **{})",
+        "constant(trace.csv)",
+        f"constant({'[' * 5000})",
+        f"constant({'-' * 5000}1)",
+    ],
+)
+def test_bad_syntax_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write `name` or|between the parentheses write key=value"):
+        parse(text, DELAYS, "delay law")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "__import__('os')",
+        "__import__('pathlib').Path('made').touch()",
+        "open('made', 'w')",
+        "(lambda: 1)()",
+        "[open(name, 'w') for name in ['made']]",
+        "2 ** 2 ** 100",
+        "'a' * 10 ** 12",
+        "f'{open(chr(109), chr(119))}'",
+        "().__class__",
+    ],
+)
+def test_no_code_is_evaluated(code: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text in (f"constant({code})", f"constant(seconds={code})", f"constant(1, workers=[{code}])"):
+        with pytest.raises(ValueError, match="between the parentheses"):
+            parse(text, DELAYS, "delay law")
+    assert not list(tmp_path.iterdir())
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text() | st.text(alphabet="constant()[]{},=*'\"0123456789.e- :ab_", max_size=40))
+def test_any_text_is_an_entry_or_a_value_error(text: str) -> None:
+    for candidate in (text, f"constant({text})"):
+        with suppress(ValueError):
+            assert isinstance(parse(candidate, DELAYS, "delay law"), Entry)
+
+
+@pytest.mark.parametrize("value", [3, None, 1.5, ["constant(1)"], object])
+def test_other_things_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="write it as text, for example 'constant'"):
+        parse(value, DELAYS, "delay law")
+
+
+def test_an_entry_of_another_catalogue_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"constant\(seconds=1.0\) is not a policy; known: asynchronous"):
+        parse(Constant(seconds=1), POLICIES, "policy")
+
+
+def test_a_table_without_a_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown delay law ''"):
+        parse({"seconds": 1}, DELAYS, "delay law")
+
+
+def test_suggestions() -> None:
+    assert suggestion("asdg", ["sgd", "ssgd", "asgd"]) == "did you mean 'asgd'? known: sgd, ssgd, asgd"
+    assert suggestion("qqq", ["sgd"]) == "known: sgd"
+
+
+def test_the_remedy_is_the_default_where_there_is_one() -> None:
+    class Sample(Entry):
+        name = "sample"
+        size: int = Field(4, ge=1)
+
+    with pytest.raises(ValidationError) as caught:
+        Sample(size=0)
+    said = explain(caught.value, Sample.model_fields)
+    assert said == "size=0: it must be greater than or equal to 1; for example size=4"
+
+
+def test_entries_do_not_change() -> None:
+    entry = Constant(seconds=1)
+    with pytest.raises(ValidationError):
+        entry.seconds = 2  # type: ignore[misc]

@@ -1,0 +1,129 @@
+"""Children of the nursery are as good as processes of their own: same files, killed, buried, no orphans."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from straggler.engines import nursery as module
+from straggler.engines.pool.fork_server import Nursery, nursery
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nursery]:
+    """One that may be killed, whose children find this file."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(HERE)])
+    made = Nursery()
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+def patient(fd: int, *files: int) -> None:
+    """What a child does: say who it is and what it sees, wait for an end."""
+    with socket.socket(fileno=fd) as line:
+        seen = [os.pread(file, 20, 0).decode() for file in files]
+        line.send(" ".join([str(os.getpid()), os.environ.get("SEEN_BY_A_CHILD", "-"), *seen]).encode())
+        line.recv(1)
+
+
+def begin(parent: Nursery, *files: int) -> tuple[int, list[str], socket.socket]:
+    """A child's number, what it said, and the line to it."""
+    ours, theirs = socket.socketpair()
+    arguments = (theirs.fileno(), *files)
+    number = parent.fork(patient, arguments, arguments)
+    theirs.close()
+    return number, ours.recv(10_000).decode().split(), ours
+
+
+def alive(pid: int | str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_a_child_sees_our_files_under_our_numbers_and_todays_environment(
+    own: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEEN_BY_A_CHILD", "yes")  # after the nursery began
+    files = [tempfile.TemporaryFile() for _ in range(300)]  # noqa: SIM115 (more than one message holds)
+    for number, file in enumerate(files):
+        file.write(b"%d" % number)
+        file.flush()
+    number, (_, environment, *seen), _ = begin(own, *(file.fileno() for file in files))
+    assert environment == "yes" and seen == [str(number) for number in range(300)]
+    assert own.end(number) == -signal.SIGKILL
+
+
+def test_ended_children_are_gone_and_those_that_ended_alone_keep_their_exit_code(own: Nursery) -> None:
+    first, (pid, *_), held = begin(own)
+    second, (other, *_), line = begin(own)
+    line.close()  # it ends by itself
+    wait_until(lambda: not alive(other))
+    assert own.end(second) == 0
+    os.kill(int(pid), signal.SIGSTOP)
+    assert own.end(first) == -signal.SIGKILL and held.recv(1) == b""
+    assert not Path(f"/proc/{pid}").exists() and not Path(f"/proc/{other}").exists()
+
+
+def test_the_nursery_has_no_threads_when_it_forks(own: Nursery) -> None:
+    begin(own)
+    assert len(list(Path(f"/proc/{own.process.pid}/task").iterdir())) == 1
+
+
+def test_children_die_with_the_nursery_and_another_takes_its_place(
+    own: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_nursery", own)
+    number, (pid, *_), _ = begin(nursery())
+    os.kill(int(pid), signal.SIGSTOP)  # even one that cannot see its line close
+    own.process.kill()
+    wait_until(lambda: not alive(pid))
+    assert own.end(number) == -signal.SIGKILL
+    other = nursery()
+    assert other is not own and other.alive()
+    other.process.kill()
+    other.process.wait()
+
+
+def test_half_a_request_ends_the_nursery() -> None:
+    """Whoever asked was killed before it sent the files: nobody waits for them."""
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs, pytest.raises(EOFError):
+        module.received_files(theirs, 2)
+
+
+def test_nothing_is_left_of_a_process_that_was_killed() -> None:
+    program = (
+        "import sys, time; sys.path.append(sys.argv[1])\n"
+        "import test_fork_server; from straggler.engines.pool.fork_server import nursery\n"
+        "number, said, line = test_fork_server.begin(nursery())\n"
+        "print(nursery().process.pid, said[0], flush=True); time.sleep(100)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(HERE)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pids = process.stdout.readline().split()
+    assert len(pids) == 2 and all(map(alive, pids))
+    os.kill(int(pids[1]), signal.SIGSTOP)
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not any(map(alive, pids)))

@@ -1,0 +1,237 @@
+"""The pool computes the same bits as this process, whatever happens to its processes."""
+
+import gc
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from straggler.algorithms.methods import METHODS
+from straggler.engines.pool.fork_server import nursery
+from straggler.engines.pool.gradient_pool import DEPTH, Compute, Pool, Task
+from straggler.engines.pool.shared_memory import pack
+from straggler.experiment import Experiment
+from straggler.problems.supervised import Problem, one_thread
+from straggler.running.evaluation import Evaluation
+
+pytestmark = pytest.mark.slow  # real processes, many runs
+DIGITS: dict[str, Any] = {
+    "dataset": "digits",
+    "workers": 4,
+    "compute": "gamma(1, 0.5)",
+    "lr": 0.02,
+    "eval_every": 0,
+}
+
+
+def outcome(folder: Path, jobs: int, save: str = "60s", **settings: Any) -> tuple[str, list[Any]]:
+    """The weights, and all that was recorded of the arrivals."""
+    record = Experiment(**settings).run(folder, jobs=jobs, force=True, checkpoint_every=save)
+    return str(record.summary["weights_sha256"]), record.arrivals.rows()
+
+
+def ready(pool: Pool) -> Pool:
+    """Wait until its processes are up, so that they and not this one compute."""
+    pool.wait_until_ready()
+    return pool
+
+
+class Awaited(Pool):
+    """A pool that is up before the run begins, and counts the gradients that its processes compute."""
+
+    started = 0
+
+    def __init__(self, problem: Problem, processes: int, joins: bool = False) -> None:
+        super().__init__(problem, processes, joins)
+        self.wait_until_ready()
+
+    def _start(self, task: Task, seat: Any) -> None:
+        Awaited.started += task.call[0] == "gradient"
+        super()._start(task, seat)
+
+
+def same_bits(settings: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One job, two jobs, and two jobs watched and saved closely see the same and end in the same weights."""
+    watched = settings | {"eval_every": 0.5, "train_metrics": True, "snapshots": 3}
+    alone = outcome(folder, 1, **settings)
+    monkeypatch.setattr("straggler.engines.pool.gradient_pool.Pool", Awaited)
+    Awaited.started = 0
+    assert outcome(folder, 2, **settings) == alone
+    assert Awaited.started > 0.2 * settings["gradients"]  # the others are computed here
+    assert outcome(folder, 2, save="3", **watched) == alone
+    assert outcome(folder, 3, **settings) == alone
+
+
+@pytest.mark.parametrize("model", ["lenet5", "cnn", "asu-fashion"])
+def test_one_and_two_jobs_give_the_same_bits(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients = {"lenet5": 150, "asu-fashion": 80, "cnn": 40}[model]
+    same_bits({**DIGITS, "model": model, "gradients": gradients}, tmp_path, monkeypatch)
+
+
+HYBRIDS = [f"hybrid({k}, staleness_tolerance={t})" for k, t in ((1, 0), (1, 1), (2, 0), (3, 1))]
+
+
+@pytest.mark.parametrize("policy", [*dict.fromkeys(m.policy for m in METHODS.values()), *HYBRIDS])
+def test_every_policy_gives_the_same_bits_on_two_jobs(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BatchNorm included: what is set aside, dropped or abandoned must not be overwritten or waited for."""
+    settings = {**DIGITS, "model": "asu-fashion", "policy": policy, "workers": 5, "batch_size": 8}
+    same_bits(settings | {"gradients": 100, "compute": "pareto(0.3, 1.2)"}, tmp_path, monkeypatch)
+
+
+def test_gradients_and_evaluations_of_the_pool_are_those_of_this_process() -> None:
+    problem = Experiment(dataset="digits", model="cnn", workers=3).problem()
+    x, buffers = problem.initial()
+    with one_thread():
+        pool, here = ready(Pool(problem, 2)), Compute(problem)
+        try:
+            tasks = [Task(("gradient", w, i), x, buffers) for w in range(3) for i in range(4)]
+            pool.ahead(iter_of(tasks))
+            for task in reversed(tasks):  # not the order they were started in
+                ours, theirs = here.result(Task(task.call, x, buffers)), pool.result(task)
+                assert torch.equal(ours.vector, theirs.vector)
+                assert ours.loss == theirs.loss
+            one, two = (Evaluation(compute, x, buffers, ("test", "train")) for compute in (here, pool))
+            assert one.scores() == two.scores()
+            for split in ("test", "train"):
+                assert np.array_equal(one.predictions[split], two.predictions[split])
+        finally:
+            pool.close()
+
+
+def iter_of(tasks: list[Task]) -> Any:
+    remaining = iter(tasks)
+    return lambda: next(remaining, None)
+
+
+@contextmanager
+def digits_pool(jobs: int) -> Iterator[tuple[Pool, Compute, tuple[torch.Tensor, torch.Tensor]]]:
+    """A pool that is up, this process to compare it with, and a model."""
+    problem = Experiment(dataset="digits", workers=2).problem()
+    with one_thread(), closing(Pool(problem, jobs)) as pool:
+        yield ready(pool), Compute(problem), problem.initial()
+
+
+def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
+    with digits_pool(2) as (pool, here, model):
+        tasks = [Task(("gradient", 0, i), *model) for i in range(30)]
+        upcoming = iter_of(tasks)
+        for number, task in enumerate(tasks):
+            pool.ahead(upcoming)
+            if number in (3, 11, 20):
+                os.kill(pool._children[number % 2].pid, signal.SIGKILL)
+            assert torch.equal(pool.result(task).vector, here.result(task).vector)
+
+
+def test_one_that_joins_computes_too_while_it_waits_and_an_error_is_for_who_asks() -> None:
+    problem = Experiment(dataset="digits", workers=2).problem()
+    Awaited.started = 0
+    with one_thread(), closing(Awaited(problem, 1, joins=True)) as pool:
+        here, model = Compute(problem), problem.initial()
+        tasks = [Task(("gradient", 0, i), *model) for i in range(20)]
+        tasks[DEPTH] = Task(("gradient", 99, 0), *model)  # no such worker; it is tried here
+        upcoming = iter_of(tasks)
+        for number, task in enumerate(tasks):
+            pool.ahead(upcoming)
+            if number == DEPTH:
+                with pytest.raises(RuntimeError, match=r"computing .*99.* failed"):
+                    pool.result(task)
+            else:
+                assert torch.equal(pool.result(task).vector, here.result(task).vector)
+    assert 0 < Awaited.started < len(tasks)
+
+
+def test_all_processes_killed_at_once_are_replaced() -> None:
+    with digits_pool(4) as (pool, here, model):
+        for child in pool._children:
+            os.kill(child.pid, signal.SIGKILL)
+        task = Task(("gradient", 0, 0), *model)
+        assert torch.equal(pool.result(task).vector, here.result(task).vector)
+
+
+def test_tasks_that_failed_make_room() -> None:
+    """As when the data vanish: what is asked next is told of it, and does not wait for a seat for ever."""
+    with digits_pool(2) as (pool, _, model):
+        nobody = 99
+        pool.ahead(iter_of([Task(("gradient", nobody, i), *model) for i in range(4)]))
+        assert pool.result(pool.evaluation_tasks(*model, "test")[0]) is not None
+
+
+def test_processes_that_keep_dying_end_the_run_with_advice() -> None:
+    pool = Pool(Experiment(dataset="digits", model=Suicidal, workers=2).problem(), 2)
+    x, buffers = pool.problem.initial()
+    try:
+        ready(pool)
+        with pytest.raises(RuntimeError, match=r"keep dying.*--jobs"):
+            pool.result(Task(("gradient", 0, 0), x, buffers))
+    finally:
+        pool.close()
+
+
+class Suicidal(nn.Module):
+    """Kills its process when it is used, as the kernel does when memory runs out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(784, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return self.layer(inputs.flatten(1))
+
+
+class Clumsy(Suicidal):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        raise LookupError("I lost my weights")
+
+
+def test_an_exception_in_the_users_model_comes_back_with_its_traceback() -> None:
+    pool = Pool(Experiment(dataset="digits", model=Clumsy, workers=2).problem(), 1)
+    x, buffers = pool.problem.initial()
+    try:
+        ready(pool)
+        with pytest.raises(RuntimeError, match=r"(?s)in forward.*I lost my weights"):
+            pool.result(Task(("gradient", 0, 0), x, buffers))
+    finally:
+        pool.close()
+
+
+def test_closing_leaves_no_process_and_no_open_file() -> None:
+    problem = Experiment(dataset="digits", workers=2).problem()
+    nursery()  # stays, for the next pool
+    gc.collect()
+    before = open_files()
+    pool = ready(Pool(problem, 2))
+    pids = [child.pid for child in pool._children]
+    pool.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    del pool
+    gc.collect()  # memory that a tensor lies on is unmapped with the tensor
+    assert open_files() == before
+
+
+def open_files() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+def test_a_memory_mapped_array_is_sent_by_name_and_a_view_of_it_by_value(tmp_path: Path) -> None:
+    import pickle
+
+    np.save(tmp_path / "big.npy", np.arange(1_000_000, dtype=np.int64))
+    mapped = np.load(tmp_path / "big.npy", mmap_mode="r")
+    for array in (mapped, mapped[1000:], mapped[::2]):
+        payload, shared = pack({"array": array})
+        assert len(payload) < 10_000
+        assert np.array_equal(pickle.loads(payload)["array"], array)
+        for memory in shared:
+            memory.close()

@@ -1,0 +1,36 @@
+"""Memory is asked of the system once, not again at every step."""
+
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import resource
+import torch
+from straggler.config.registry import parse
+from straggler.problems.models import MODELS
+
+torch.set_num_threads(1)
+network = parse("lenet5", MODELS, "model").build((1, 28, 28), 10)
+images, labels = torch.randn(32, 1, 28, 28), torch.zeros(32, dtype=torch.long)
+
+
+def faults(steps):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(steps):
+        network.zero_grad()
+        torch.nn.functional.cross_entropy(network(images), labels).backward()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+faults(20)
+print(faults(100) / 100)
+"""
+
+
+@pytest.mark.slow
+def test_a_gradient_finds_the_memory_of_the_last_one():
+    """Pages asked for while LeNet-5's gradient is computed; a step's tensors are about 600."""
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 30

@@ -1,0 +1,182 @@
+"""The cache and named folders: whole or not at all, and what is damaged is noticed."""
+
+import gzip
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from straggler.problems.downloads.cache import cache_folder, inspect, obtain
+from straggler.problems.downloads.published import ARRAYS, DataError
+from tiny_data import TINY, Fake, Wrong, empty, flip, leftovers, same, truncate, write_idx
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("STRAGGLER_DATA", raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+@pytest.mark.parametrize("inside", [".", "tiny"])
+@pytest.mark.parametrize("dot", ["-idx", ".idx"])
+def test_a_named_folder_with_idx_files_is_read_and_cached(cache, tmp_path, end, inside, dot):
+    compress = gzip.compress if end else bytes
+    folder = tmp_path / "mine"
+    write_idx(folder / inside, spell=lambda name: name.replace("-idx", dot) + end, compress=compress)
+    arrays = obtain(TINY, [], folder)
+    assert same(arrays)
+    assert all(isinstance(array, np.memmap) for array in arrays.values())
+    assert same(obtain(TINY, [])), "the second time it must come from the cache"
+    assert inspect(TINY).source == f"folder {folder}"
+
+
+def test_the_cached_files_are_themselves_a_folder_to_name(cache, tmp_path, monkeypatch):
+    obtain(TINY, [Fake()])
+    monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "other"))
+    assert same(obtain(TINY, [], cache))
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, empty])
+@pytest.mark.parametrize("compress", [gzip.compress, bytes])
+def test_a_damaged_file_in_the_named_folder_is_an_error_and_no_other_source_is_used(
+    cache, tmp_path, damage, compress
+):
+    end = ".gz" if compress is gzip.compress else ""
+    folder = write_idx(tmp_path / "mine", spell=lambda name: name + end, compress=compress)
+    damage(folder / f"t10k-images-idx3-ubyte{end}")
+    with pytest.raises(DataError, match=r"t10k-images-idx3-ubyte.*(truncated|damaged|IDX).*leave out --data"):
+        obtain(TINY, [Fake()], folder)
+    assert leftovers(cache) == []
+
+
+def test_a_missing_file_in_the_named_folder_is_an_error(cache, tmp_path):
+    folder = write_idx(tmp_path / "mine", compress=bytes)
+    (folder / "train-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError, match="lacks train-labels-idx1-ubyte"):
+        obtain(TINY, [Fake()], folder)
+
+
+def test_a_named_folder_without_the_data_is_reported_and_the_next_source_tried(cache, tmp_path):
+    said = []
+    assert same(obtain(TINY, [Fake()], tmp_path, said.append))
+    assert any("no files of tiny" in line for line in said)
+
+
+def test_a_named_folder_that_does_not_exist_is_an_error_even_when_cached(cache, tmp_path):
+    obtain(TINY, [Fake()])
+    with pytest.raises(DataError, match=r"nowhere is not a folder.*--data"):
+        obtain(TINY, [Fake()], tmp_path / "nowhere")
+
+
+def test_sources_are_tried_in_order_and_each_failure_is_said(cache):
+    said = []
+    arrays = obtain(
+        TINY, [Fake("one", DataError("no route")), Wrong("two"), Fake("three")], None, said.append
+    )
+    assert same(arrays)
+    assert inspect(TINY).source == "three"
+    assert any(line == "one: no route" for line in said)
+    assert any(line.startswith("two: ") and "SHA-256" in line for line in said)
+
+
+def test_when_all_fail_the_error_names_each_source_its_reason_and_the_folder_option(cache):
+    with pytest.raises(DataError) as caught:
+        obtain(TINY, [Fake("one", DataError("no route")), Wrong("two")])
+    message = str(caught.value)
+    for part in ("cache", "one: no route", "two: ", "--data DIR", "STRAGGLER_DATA"):
+        assert part in message
+    assert leftovers(cache) == []
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, empty, Path.unlink])
+@pytest.mark.parametrize("array", ARRAYS)
+def test_a_damaged_cache_is_noticed_said_and_fetched_again(cache, damage, array):
+    obtain(TINY, [Fake()])
+    damage(cache / "tiny" / f"{array}.npy")
+    assert not inspect(TINY).checksum_ok
+    said = []
+    assert same(obtain(TINY, [Fake("again")], None, said.append))
+    assert any(f"{array}.npy" in line and "again" in line for line in said)
+    assert inspect(TINY).checksum_ok
+    assert leftovers(cache) == ["tiny"]
+
+
+def test_a_damaged_cache_that_cannot_be_fetched_again_is_an_error_and_stays_for_inspection(cache):
+    obtain(TINY, [Fake()])
+    flip(cache / "tiny" / "test-labels.npy")
+    with pytest.raises(DataError, match=r"test-labels.npy is damaged"):
+        obtain(TINY, [Fake("one", DataError("no route"))])
+    assert leftovers(cache) == ["tiny"]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), RuntimeError("bug")])
+def test_an_interruption_leaves_nothing(cache, failure):
+    with pytest.raises(type(failure)):
+        obtain(TINY, [Fake(failure=failure)])
+    assert leftovers(cache) == []
+    assert same(obtain(TINY, [Fake()])), "the lock must be free again"
+
+
+def test_what_a_killed_process_left_is_cleared_away(cache):
+    (cache / ".tiny-abc.partial").mkdir(parents=True)
+    obtain(TINY, [Fake()])
+    assert leftovers(cache) == ["tiny"]
+
+
+def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing(cache, monkeypatch):
+    def full(file, array):
+        Path(file).write_bytes(b"some")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(DataError, match=r"No space left.*STRAGGLER_CACHE"):
+        obtain(TINY, [Fake()])
+    assert leftovers(cache) == []
+
+
+def test_a_cache_that_cannot_be_made_is_an_error_with_a_remedy(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(DataError, match="STRAGGLER_CACHE"):
+        obtain(TINY, [Fake()])
+
+
+def fetch_in_another_process(calls, answers):
+    answers.put(same(obtain(TINY, [Fake(calls=calls, seconds=0.5)])))
+
+
+def test_two_processes_at_once_fetch_once(cache, tmp_path):
+    context = multiprocessing.get_context("spawn")
+    answers, calls = context.Queue(), tmp_path / "calls"
+    processes = [context.Process(target=fetch_in_another_process, args=(calls, answers)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    assert [answers.get(timeout=60) for _ in processes] == [True, True]
+    for process in processes:
+        process.join()
+    assert calls.read_text() == "called\n"
+    assert leftovers(cache) == ["tiny"]
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.delenv("STRAGGLER_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "straggler"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "straggler"
+    monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "x"))
+    assert cache_folder() == tmp_path / "x"
+
+
+def test_status_tells_a_damaged_cache(cache):
+    obtain(TINY, [Fake()])
+    assert inspect(TINY).checksum_ok
+    flip(cache / "tiny" / "train-images.npy")
+    row = inspect(TINY)
+    assert row.present
+    assert not row.checksum_ok
+    assert "train-images.npy" in row.problem

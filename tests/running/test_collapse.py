@@ -1,0 +1,106 @@
+"""A network that gives every input the same output is lost: its run ends, and no other does."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_resume import PowerCut, run_through_power_cuts
+from torch import nn
+
+from straggler.experiment import Experiment
+from straggler.problems.supervised import Supervised
+from straggler.running.observer import Observer
+
+pytestmark = pytest.mark.timeout(60)
+SHUT = -1e4  # a bias that no input opens
+
+
+def network(hidden_bias: float) -> nn.Module:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.ReLU(), nn.Linear(8, 10))
+    nn.init.constant_(net[1].bias, hidden_bias)  # type: ignore[arg-type]
+    return net
+
+
+def shut() -> nn.Module:
+    return network(SHUT)
+
+
+def zero_headed() -> nn.Module:
+    """The same output for every input, but only before the first step."""
+    net = network(0.0)
+    nn.init.zeros_(net[3].weight)  # type: ignore[index, arg-type]
+    return net
+
+
+def digits(model: Any, **settings: Any) -> Experiment:
+    return Experiment(dataset="digits", model=model, workers=4, eval_every=0, **{"epochs": 3, **settings})
+
+
+def test_a_run_whose_network_is_shut_ends_after_an_epoch(tmp_path: Path) -> None:
+    """Looks at a quarter, a half, …: the fifth in a row is an epoch after the first."""
+    summary = digits(shut).run(tmp_path, jobs=1).summary
+    assert summary["status"] == "diverged" and not summary["converged"]
+    assert 1.25 <= summary["epochs"] < 1.3
+    assert summary["error"].startswith("every input has had the same output")
+    assert summary["dispatched"] == summary["applied"] + summary["in_flight"]
+
+
+@pytest.mark.slow
+def test_it_ends_with_the_same_bits_on_two_cores_and_after_power_cuts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("straggler.running.observer.PROGRESS_SECONDS", 0.0)
+    experiment, same = digits(shut), ("weights_sha256", "gradients", "epochs", "status")
+    one = experiment.run(tmp_path / "one", jobs=1).summary
+    two = experiment.run(tmp_path / "two", jobs=2).summary
+    cut = run_through_power_cuts(experiment, tmp_path / "cut", cuts=8, rng=random.Random(0)).summary
+    assert [one[key] for key in same] == [two[key] for key in same] == [cut[key] for key in same]
+
+
+@pytest.mark.slow
+def test_killed_when_it_was_lost_it_is_lost_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = digits(shut)
+    whole = experiment.run(tmp_path / "whole", jobs=1).summary
+
+    def cut(self: Observer) -> Any:
+        raise PowerCut
+
+    with monkeypatch.context() as patch, pytest.raises(PowerCut):
+        patch.setattr(Observer, "final", cut)
+        experiment.run(tmp_path / "cut", jobs=1, checkpoint_every="1")
+    again = experiment.run(tmp_path / "cut", jobs=1).summary
+    assert (again["gradients"], again["weights_sha256"]) == (whole["gradients"], whole["weights_sha256"])
+
+
+@pytest.mark.parametrize("model", [zero_headed, "mlp(hidden=[8])"])
+def test_a_network_that_learns_runs_to_the_end(model: Any, tmp_path: Path) -> None:
+    summary = digits(model).run(tmp_path, jobs=1).summary
+    assert (summary["status"], summary["epochs"]) == ("finished", pytest.approx(3, abs=0.05))
+
+
+def test_a_network_that_wakes_up_in_time_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four looks in vain are not five."""
+    evaluate, looks = Supervised.evaluate, iter([False] * 4 + [True] + [False] * 4 + [True] * 100)
+
+    def asleep(self: Supervised, x: Any, buffers: Any, split: Any, chunk: int) -> Any:
+        found = evaluate(self, x, buffers, split, chunk)
+        return type(found)(found.loss, found.samples, found.predictions, next(looks))
+
+    monkeypatch.setattr(Supervised, "evaluate", asleep)
+    assert digits("mlp(hidden=[8])").run(tmp_path, jobs=1).summary["status"] == "finished"
+
+
+def test_one_example_alone_says_nothing(tmp_path: Path) -> None:
+    one = torch.zeros(1, 1, 28, 28), torch.tensor([1])
+    experiment = Experiment(dataset=(one, one), model=shut, workers=1, batch_size=1, epochs=8)
+    assert experiment.run(tmp_path, jobs=1).summary["status"] == "finished"
+
+
+@pytest.mark.slow
+def test_real_time_does_not_wait_for_a_look(tmp_path: Path) -> None:
+    summary = digits(shut, engine="processes", epochs=2).run(tmp_path).summary
+    assert summary["status"] == "finished"

@@ -1,0 +1,363 @@
+"""A run that is killed at any moment and resumed ends with the same bits."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+from straggler import record as record_module
+from straggler.algorithms.methods import METHODS
+from straggler.algorithms.optimizers import OPTIMIZERS
+from straggler.config.registry import InputError
+from straggler.core import Arrival, Gradient, Job, Server
+from straggler.experiment import Experiment
+from straggler.record import Record, Recorder, RecordError
+from straggler.running import checkpoints as checkpoint
+from straggler.running.checkpointing import Every, Keeper
+from straggler.running.observer import Observer, Progress
+from straggler.running.replay import replay
+
+pytestmark = pytest.mark.slow  # real processes, many runs
+MIXTURE: dict[str, Any] = {
+    "dataset": "mixture(samples=400)",
+    "model": "mlp(hidden=[8])",
+    "compute": "gamma(1, 0.5)",
+}
+
+
+TIMES = {"host_seconds": 0.0, "train_seconds": 0.0}
+
+
+class PowerCut(BaseException):
+    """Nobody catches it, nothing is saved."""
+
+
+def run_through_power_cuts(experiment: Experiment, folder: Path, cuts: int, rng: random.Random) -> Record:
+    """Run with a checkpoint at every few updates; the power fails at random moments."""
+    for _ in range(cuts):
+        left = rng.randint(1, 60)
+
+        def cut(progress: Progress, left: list[int] = [left]) -> None:  # noqa: B006
+            left[0] -= 1
+            if left[0] == 0:
+                raise PowerCut
+
+        try:
+            return experiment.run(folder, jobs=1, progress=cut, checkpoint_every=str(rng.randint(1, 9)))
+        except PowerCut:
+            continue
+    return experiment.run(folder, jobs=1)
+
+
+@pytest.fixture(autouse=True)
+def _progress_at_every_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("straggler.running.observer.PROGRESS_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_ends_with_the_same_bits_after_ten_power_cuts(method: str, tmp_path: Path) -> None:
+    workers = 1 if METHODS[method].single else 4
+    experiment = Experiment(
+        **MIXTURE, method=method, workers=workers, gradients=230, eval_every=0.5, snapshots=4, lr=0.02
+    )
+    whole = experiment.run(tmp_path / "whole", jobs=1)
+    pieces = run_through_power_cuts(experiment, tmp_path / "pieces", cuts=10, rng=random.Random(method))
+    same = (
+        "weights_sha256",
+        "test_accuracy",
+        "test_loss",
+        "updates",
+        "dispatched",
+        "cancelled",
+        "mean_staleness",
+    )
+    assert {key: whole.summary[key] for key in same} == {key: pieces.summary[key] for key in same}
+    assert pieces.arrivals.equals(whole.arrivals, null_equal=True)
+    assert pieces.curve.equals(whole.curve, null_equal=True)
+    for name, tensor in whole.snapshots().items():
+        assert torch.equal(tensor, pieces.snapshots()[name])
+    assert not list(pieces.path.glob("checkpoint-*"))
+
+
+def test_a_checkpoint_at_the_very_end_adds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed during the last evaluation: the budget is spent, only the evaluation is done again."""
+    experiment = Experiment(**MIXTURE, workers=3, gradients=40, eval_every=0)
+    whole = experiment.run(tmp_path / "whole", jobs=1)
+    final = Observer.final
+
+    def cut(self: Observer) -> Any:
+        raise PowerCut
+
+    monkeypatch.setattr(Observer, "final", cut)
+    with pytest.raises(PowerCut):
+        experiment.run(tmp_path / "cut", jobs=1, checkpoint_every="1")
+    monkeypatch.setattr(Observer, "final", final)
+    again = experiment.run(tmp_path / "cut", jobs=1)
+    assert again.summary["updates"] == whole.summary["updates"] == 40
+    assert again.summary["weights_sha256"] == whole.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_goes_on_from_its_state_to_the_bit(optimizer: str, tmp_path: Path) -> None:
+    experiment = Experiment(dataset="quadratic(noise=0.1)", workers=3, gradients=60, optimizer=optimizer)
+    whole = experiment.run(tmp_path / "whole", jobs=1)
+    pieces = run_through_power_cuts(experiment, tmp_path / "pieces", cuts=4, rng=random.Random(optimizer))
+    assert pieces.summary["weights_sha256"] == whole.summary["weights_sha256"]
+
+
+def cut_short(experiment: Experiment, folder: Path, updates: int) -> None:
+    """Begin it, and let the power fail after so many."""
+
+    def cut(progress: Progress) -> None:
+        if progress.updates == updates:
+            raise PowerCut
+
+    with pytest.raises(PowerCut):
+        experiment.run(folder, jobs=1, progress=cut, checkpoint_every="5")
+
+
+def test_a_half_written_part_does_not_matter(tmp_path: Path) -> None:
+    experiment = Experiment(**MIXTURE, workers=2, gradients=60)
+    cut_short(experiment, tmp_path, updates=30)
+    (folder,) = tmp_path.iterdir()
+    (folder / "arrivals.parts" / "000099.parquet.tmp").write_bytes(b"PAR1 half")
+    assert len(Record(folder).arrivals) == 30
+    assert experiment.run(tmp_path, jobs=1).summary["gradients"] == 60
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("model", "jobs"), [("lenet5", 2), ("asu-fashion", 1)])
+def test_a_process_killed_ten_times_ends_with_the_same_bits(model: str, jobs: int, tmp_path: Path) -> None:
+    settings = [
+        "--dataset",
+        "digits",
+        "--model",
+        model,
+        "--method",
+        "dana-ga",
+        "--workers",
+        "4",
+        "--lr",
+        "0.01",
+    ]
+    settings += ["--gradients", "400", "--eval-every", "2", "--compute", "gamma(1, 0.5)", "--jobs", str(jobs)]
+    command = [str(Path(sys.executable).with_name("straggler")), "run", *settings, "--checkpoint-every", "5"]
+    moments, kills = random.Random(0), 0
+    for _ in range(10):
+        process = subprocess.Popen(
+            [*command, "--out", str(tmp_path / "killed")],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(moments.uniform(2.0, 7.0))
+        kills += process.poll() is None
+        process.kill()
+        process.wait()
+    subprocess.run([*command, "--out", str(tmp_path / "killed")], check=True, capture_output=True)
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
+    (killed,), (whole,) = ((tmp_path / name).glob("*") for name in ("killed", "whole"))
+    assert kills > 0
+    assert Record(killed).summary["weights_sha256"] == Record(whole).summary["weights_sha256"]
+    assert Record(killed).arrivals.equals(Record(whole).arrivals, null_equal=True)
+
+
+def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
+    settings = [
+        "--dataset",
+        "digits",
+        "--workers",
+        "3",
+        "--gradients",
+        "500",
+        "--jobs",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    straggler = str(Path(sys.executable).with_name("straggler"))
+    process = subprocess.Popen([straggler, "run", *settings], stderr=subprocess.PIPE, text=True)
+    (folder,) = wait_for(lambda: [path.parent for path in tmp_path.glob("*/arrivals.parts")])
+    os.kill(process.pid, signal.SIGINT)
+    assert "straggler resume" in process.communicate()[1]
+    assert process.returncode == 130
+    record = Record(folder)
+    assert record.summary["status"] == "interrupted"
+    assert len(list(folder.glob("checkpoint-*.safetensors"))) == 1
+    done = subprocess.run(
+        [straggler, "resume", str(folder), "--jobs", "1"], capture_output=True, text=True, check=True
+    )
+    assert "goes on from a checkpoint" in done.stderr
+    assert Record(folder).summary["gradients"] == 500
+    whole = Experiment(dataset="digits", workers=3, gradients=500).run(tmp_path / "whole", jobs=1)
+    assert whole.path.name == folder.name
+    assert whole.summary["weights_sha256"] == Record(folder).summary["weights_sha256"]
+
+
+def test_a_run_that_is_stopped_as_it_diverges_is_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of that very moment would go on without the worker that found it."""
+    settings: dict[str, Any] = {"dataset": "quadratic", "lr": 1e3, "workers": 3, "gradients": 10**6}
+    whole = Experiment(**settings).run(tmp_path / "whole", jobs=1).summary
+    assert whole["status"] == "diverged"
+    as_it_diverges = property(lambda self: self.server.lost, lambda self, to: None)
+    monkeypatch.setattr(Keeper, "_stopping", as_it_diverges, raising=False)
+    stopped = Experiment(**settings).run(tmp_path / "stopped", jobs=1, checkpoint_every="1").summary
+    assert {**stopped, "record": 0} | TIMES == {**whole, "record": 0} | TIMES
+    assert not list(tmp_path.glob("*/*/checkpoint-*"))
+
+
+@pytest.mark.parametrize("after", ["write_parquet", "summary", "_drop_unfinished"])
+def test_a_run_killed_while_it_writes_its_last_word_goes_on(
+    after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In real time what comes after the checkpoint is another course: nothing of the first may be left."""
+    experiment = Experiment(
+        dataset="digits", model="linear", engine="processes", workers=2, gradients=150, eval_every=0
+    )
+    where = record_module if after == "write_parquet" else Recorder
+    whole = getattr(where, after)
+
+    def to_the_end(*given: Any) -> None:
+        whole(*given)
+        if "finish" in {frame.name for frame in traceback.extract_stack()} and "parts" not in str(given[-1]):
+            raise PowerCut
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, after, to_the_end)
+        patched.setattr(Recorder, "__exit__", lambda self, *error: self._lock.release())
+        with pytest.raises(PowerCut):
+            experiment.run(tmp_path, checkpoint_every="40")
+    record = experiment.run(tmp_path)
+    assert len(record.arrivals) == record.summary["gradients"]
+    assert replay(record) == record.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "number"),
+    [
+        ("processes", signal.SIGINT),
+        ("processes", signal.SIGTERM),
+        *(pytest.param("ray", number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM)),
+    ],
+)
+def test_a_signal_before_training_is_heard_too(engine: str, number: signal.Signals, tmp_path: Path) -> None:
+    """Ray, while it starts, has handlers of its own and would end with 15."""
+    settings = ["--dataset", "digits", "--engine", engine, "--workers", "4", "--gradients", "100000"]
+    straggler = str(Path(sys.executable).with_name("straggler"))
+    command = [straggler, "run", *settings, "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    if engine == "ray":
+        assert process.stderr is not None and "starts Ray" in process.stderr.readline()
+        time.sleep(0.5)
+    else:
+        wait_for(lambda: list(tmp_path.glob("*/experiment.toml")))
+    os.kill(process.pid, number)
+    assert "interrupted" in process.communicate()[1]
+    assert process.returncode == 130
+    statuses = [Record(folder).summary["status"] for folder in tmp_path.iterdir()]
+    assert statuses == ([] if engine == "ray" else ["interrupted"])  # Ray was still starting
+
+
+def test_what_was_given_in_python_is_said_to_be(tmp_path: Path) -> None:
+    experiment = Experiment(dataset="digits", model=lambda: torch.nn.Flatten(), updates=1)
+    assert "[given " in str(experiment.model)
+    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+    record = Experiment(dataset="digits", model=linear, updates=3).run(tmp_path, jobs=1)
+    with pytest.raises(InputError, match=r"a model given in Python.*replay\(record, experiment\)"):
+        replay(record)
+    smooth = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
+    record = Experiment(dataset="digits", model="linear", loss=smooth, updates=3).run(tmp_path, jobs=1)
+    with pytest.raises(InputError, match="a loss given in Python"):
+        replay(record)
+
+
+def wait_for(look: Any) -> Any:
+    deadline = time.monotonic() + 60
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        checkpoint.save(tmp_path, number, {"number": number, "x": torch.arange(1000.0)})
+    last = tmp_path / "checkpoint-000000003.safetensors"
+    assert sorted(path.name for path in tmp_path.iterdir())[0] == "checkpoint-000000002.safetensors"
+    raw = bytearray(last.read_bytes())
+    raw[-100] ^= 1
+    last.write_bytes(raw)
+    said: list[str] = []
+    state = checkpoint.newest(tmp_path, said.append)
+    assert state["number"] == 2
+    assert "damaged" in said[0]
+    last.write_bytes(raw[:500])
+    assert checkpoint.newest(tmp_path)["number"] == 2
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"")
+    assert checkpoint.newest(tmp_path) is None
+
+
+def test_a_state_comes_back_as_it_was_with_shared_tensors_shared(tmp_path: Path) -> None:
+    x = torch.randn(5, dtype=torch.float64)
+    job = Job(1, 2, 3, 4, x, torch.zeros(0))
+    arrival = Arrival(job, 0.5, 1.5, 32, lambda: Gradient(x * 2, float("inf"), torch.zeros(0)))
+    state = {
+        "x": x,
+        "busy": {7: job},
+        "pair": (1, [None, True, "text"]),
+        "aside": [arrival],
+        "nan": float("nan"),
+    }
+    back = checkpoint.load(checkpoint.save(tmp_path, 1, state))
+    assert torch.equal(back["x"], x)
+    assert back["busy"][7].x is back["x"]
+    assert back["pair"] == (1, [None, True, "text"])
+    assert back["aside"][0].time == 1.5
+    assert torch.equal(back["aside"][0].gradient.vector, x * 2)
+    with pytest.raises(TypeError, match="cannot hold"):
+        checkpoint.save(tmp_path, 2, {"file": tmp_path})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "updates"), [("60s", 60, None), ("1.5s", 1.5, None), ("500", None, 500)]
+)
+def test_every(text: str, seconds: float | None, updates: float | None) -> None:
+    every = Every.parse(text)
+    assert every.seconds == (seconds or float("inf"))
+    assert every.updates == (updates or float("inf"))
+
+
+@pytest.mark.parametrize("text", ["0", "-3s", "often", "nan", ""])
+def test_every_refuses_nonsense(text: str) -> None:
+    with pytest.raises(ValueError, match="write 60s"):
+        Every.parse(text)
+
+
+def test_a_checkpoint_of_another_version_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = Experiment(**MIXTURE, workers=2, gradients=50)
+    cut_short(experiment, tmp_path, updates=20)
+    with monkeypatch.context() as later, pytest.raises(RecordError, match=r"another version.*'new'.*--force"):
+        later.setattr(Server, "_KEPT", (*Server._KEPT, "new"))
+        experiment.run(tmp_path, jobs=1)
+    assert experiment.run(tmp_path, jobs=1).summary["gradients"] == 50
+
+
+def test_force_starts_anew(tmp_path: Path) -> None:
+    experiment = Experiment(**MIXTURE, workers=2, gradients=50)
+    cut_short(experiment, tmp_path, updates=20)
+    record = experiment.run(tmp_path, jobs=1, force=True)
+    assert record.arrivals.filter(pl.col("index") == 0).height == 2
+    assert record.summary["gradients"] == 50

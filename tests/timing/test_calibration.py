@@ -1,0 +1,93 @@
+"""A simulation fitted to a real run: it finds what is known, and predicts what was measured."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from straggler.config.registry import InputError
+from straggler.experiment import Experiment
+from straggler.record import Record
+from straggler.timing import Gamma
+from straggler.timing.calibration import calibrate
+from straggler.web.report import html
+from straggler.web.run_facts import Facts
+
+DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp(hidden=[16])", "lr": 0.01, "eval_every": 0}
+
+
+def called_real(record: Record, folder: Path) -> Record:
+    """A simulation that says it was run on processes: one whose laws are known."""
+    shutil.copytree(record.path, folder)
+    text = record.text.replace('engine = "simulator"', 'engine = "processes"')
+    (folder / "experiment.toml").write_text(text)
+    return Record(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["asgd", "ssgd", "ssp", "k-async"])
+def test_known_laws_are_found_again(method: str, tmp_path: Path) -> None:
+    settings = DIGITS | {"method": method, "workers": 4, "gradients": 4000}
+    laws = {
+        "compute": "gamma(mean=0.02, cv=0.3)",
+        "delay": ["constant(0.05, workers=[0])", "gamma(0.01, 0.2, workers=[3])"],
+    }
+    record = Experiment(**settings, **laws).run(tmp_path / "runs", jobs=1)
+    real = called_real(record, tmp_path / "real")
+    found = calibrate(real)
+    compute = found.experiment.compute
+    assert isinstance(compute, Gamma)
+    assert compute.mean == pytest.approx(0.02, rel=0.05)
+    assert compute.cv == pytest.approx(0.3, rel=0.1)
+    assert [str(law) for law in found.experiment.delay][:2] == [
+        "constant(seconds=0.05, workers=[0])",
+        "gamma(mean=0.01, cv=0.2, workers=[3])",
+    ]
+    assert max(found.parts["transport"]) < 1e-9  # virtual messages take no time
+    for name in ("updates per second", "mean staleness"):
+        assert found.predicted[name] == pytest.approx(found.measured[name], rel=0.03, abs=0.02)
+    assert sum(found.staleness["measured"]) == pytest.approx(1)
+    assert sum(found.staleness["predicted"]) == pytest.approx(1)
+    distance = (found.staleness["measured"] - found.staleness["predicted"]).abs().sum() / 2
+    assert distance < 0.06  # total variation
+    assert json.loads(found.to_json())["measured"] == found.measured
+    assert "Predicted beside measured" not in html([Facts(real.path)])
+    (real.path / "calibration.json").write_text(found.to_json())
+    assert "Predicted beside measured" in html([Facts(real.path)])
+
+
+def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
+    record = Experiment(**DIGITS, gradients=20).run(tmp_path / "runs", jobs=1)
+    with pytest.raises(InputError, match="was simulated"):
+        calibrate(record)
+    with pytest.raises(InputError, match="worker 0 finished 4 jobs; a fit needs 20"):
+        calibrate(called_real(record, tmp_path / "real"))
+    (tmp_path / "real" / "summary.json").write_text('{"status": "interrupted"}')
+    with pytest.raises(InputError, match="has not ended; straggler resume"):
+        calibrate(Record(tmp_path / "real"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["asgd", "ssp"])
+def test_a_real_run_is_predicted(method: str, tmp_path: Path) -> None:
+    """Four workers, one of them delayed: within a tenth."""
+    delayed = {"workers": 4, "delay": "constant(0.03, workers=[0])", "seconds": 8, "engine": "processes"}
+    found = calibrate(Experiment(**DIGITS | {"method": method}, **delayed).run(tmp_path))
+    for name in ("updates per second", "mean staleness"):
+        assert found.predicted[name] == pytest.approx(found.measured[name], rel=0.1)
+
+
+def test_a_run_with_data_and_a_network_of_ones_own_is_fitted_too(tmp_path: Path) -> None:
+    """What it computes does not matter, so others stand for them; with the experiment they are its own."""
+    data = (torch.randn(64, 3), torch.arange(64) % 2, torch.randn(8, 3), torch.arange(8) % 2)
+    experiment = Experiment(
+        dataset=data, model=lambda: nn.Linear(3, 2), workers=2, gradients=200, compute="gamma(0.02, 0.3)"
+    )
+    real = called_real(experiment.run(tmp_path / "runs", jobs=1), tmp_path / "real")
+    found, whole = calibrate(real), calibrate(real, Experiment(**dict(experiment) | {"engine": "processes"}))
+    assert str(found.experiment.compute) == str(whole.experiment.compute)
+    assert whole.experiment.dataset is experiment.dataset and whole.experiment.model is experiment.model

@@ -1,0 +1,298 @@
+"""The pages in a real browser: headless Chromium, Debian's. `make browser` installs it."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from web_browser import PATIENCE, Visitor, drawn, headless, low_contrast, unnamed
+from web_server import Site, site
+
+from straggler.experiment import Experiment
+from straggler.web.report import html
+from straggler.web.run_facts import Facts
+from straggler.web.study import Study
+
+pytestmark = pytest.mark.slow
+TINY: dict[str, Any] = {
+    "dataset": "digits",
+    "model": "linear",
+    "workers": 4,
+    "compute": "gamma(1, 0.3)",
+    "lr": 0.05,
+}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    runs = tmp_path_factory.mktemp("browser") / "runs"
+    for method in ("asgd", "ssgd"):
+        Experiment(**TINY, method=method, epochs=2, snapshots=6).run(runs, jobs=1)
+    with site(runs, runs.parent / "results") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with headless() as found:
+        yield found
+
+
+def points(page: Page, name: str) -> int:
+    """How many values the first line of a figure has."""
+    return int(page.locator(f'[data-figure="{name}"] .plot').evaluate("plot => plot.data[0].x.length"))
+
+
+def background(page: Page) -> str:
+    return str(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
+
+
+def test_open_filter_sort_and_compare_two_runs(browser: Browser, here: Site) -> None:
+    with Visitor(browser) as page:
+        page.goto(here.url)
+        rows = page.locator("#table tbody tr")
+        expect(rows).to_have_count(2, timeout=PATIENCE)
+        assert low_contrast(page) == [] and unnamed(page) == []
+        page.fill("#filter", "ssgd digits")
+        expect(rows).to_have_count(1)
+        page.fill("#filter", "")
+        page.get_by_role("button", name="method").click()
+        expect(page.locator('th[data-key="method"]')).to_have_attribute("aria-sort", "ascending")
+        assert rows.locator("a").all_inner_texts() == ["asgd", "ssgd"]
+        page.get_by_role("button", name="method").click()
+        assert rows.locator("a").all_inner_texts() == ["ssgd", "asgd"]
+        for box in page.get_by_role("checkbox").all():
+            box.check()
+        page.get_by_role("button", name="Compare the 2 selected").click()
+        figure = drawn(page, "accuracy")
+        assert figure.locator(".plot").evaluate("plot => plot.data.length") == 2
+        assert sorted(page.locator("#detail-table tbody th").all_inner_texts()) == ["asgd", "ssgd"]
+        seconds = figure.locator(".plot").evaluate("plot => plot.data[0].x.at(-1)")
+        figure.get_by_role("button", name="updates").click()
+        expect(figure.get_by_role("button", name="updates")).to_have_attribute("aria-pressed", "true")
+        assert figure.locator(".plot").evaluate("plot => plot.data[0].x.at(-1)") != seconds
+        loss = page.locator('[data-figure="loss"]').get_by_role("button", name="updates")
+        expect(loss).to_have_attribute("aria-pressed", "true")  # they switch together
+        drawn(page, "trajectory")
+        page.get_by_role("link", name="Report", exact=True).click()
+        drawn(page, "confusion")
+        drawn(page, "trajectory")
+
+
+def test_another_part_of_the_page_opens_at_its_top(browser: Browser, here: Site) -> None:
+    with Visitor(browser, viewport={"width": 1000, "height": 400}) as page:
+        page.goto(f"{here.url}/#/play")
+        drawn(page, "timeline", "#preview")
+        assert page.evaluate("window.scrollY") > 0
+        page.get_by_role("link", name="Runs").click()
+        expect(page.locator("#table tbody tr").first).to_be_visible(timeout=PATIENCE)
+        page.get_by_role("link", name="Playground").click()
+        expect(page.locator("#play")).to_be_visible()
+        assert page.evaluate("[window.scrollY, document.activeElement.id]") == [0, "main"]
+
+
+def test_the_curve_grows_while_a_run_goes_on(browser: Browser, here: Site) -> None:
+    """A run that somebody starts elsewhere appears and is followed; its end is told."""
+    words = ["-m", "straggler", "run", "--dataset", "digits", "--model", "mlp", "--epochs", "150"]
+    words += ["--eval-every", "0.5", "--jobs", "1", "--seed", "7", "--out", str(here.runs)]
+    process = subprocess.Popen([sys.executable, *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        with Visitor(browser) as page:
+            page.goto(here.url)
+            running = page.locator("#table tbody tr", has_text="running")
+            expect(running).to_have_count(1, timeout=PATIENCE)
+            expect(running.get_by_role("progressbar")).to_be_visible(timeout=PATIENCE)
+            running.locator("a").click()
+            drawn(page, "accuracy")
+            first = points(page, "accuracy")
+            end = time.monotonic() + 60
+            while points(page, "accuracy") <= first + 2:
+                assert time.monotonic() < end, "the curve does not grow"
+                page.wait_for_timeout(50)
+            expect(page.locator("#detail-words")).to_contain_text("running")
+            drawn(page, "timeline")
+            drawn(page, "staleness")
+            process.terminate()
+            expect(page.locator("#detail-words")).to_contain_text("interrupted", timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_what_is_written_is_seen_within_a_second_or_so(browser: Browser, here: Site, tmp_path: Path) -> None:
+    """From the change of a record to the change of the page."""
+    folder = next(path for path in sorted(here.runs.iterdir()) if (path / "curve.parquet").exists())
+    text = (folder / "summary.json").read_text()
+    with Visitor(browser) as page:
+        page.goto(here.url)
+        expect(page.locator("#table tbody tr").first).to_be_visible(timeout=PATIENCE)
+        delays = []
+        for accuracy in ("11.11", "22.22", "33.33"):
+            changed = re.sub(r'"test_accuracy": [\d.]+', f'"test_accuracy": {accuracy}', text)
+            (folder / "summary.json").write_text(changed)
+            started = time.monotonic()
+            expect(page.locator("#table tbody")).to_contain_text(accuracy, timeout=PATIENCE)
+            delays.append(time.monotonic() - started)
+        (folder / "summary.json").write_text(text)
+        assert min(delays) < 1.0
+
+
+def test_play_run_stop_pin_and_run_again(browser: Browser, here: Site) -> None:
+    with Visitor(browser) as page:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.goto(f"{here.url}/#/play")
+        drawn(page, "timeline", "#preview")
+        assert low_contrast(page) == [] and unnamed(page) == []
+        page.get_by_role("button", name="One slow worker").click()
+        expect(page.locator("#sentences")).to_contain_text("slowest worker", timeout=PATIENCE)
+        expect(page.locator("#command")).to_contain_text("--delay 'constant(4, workers=[0])'")
+        page.get_by_label("Workers", exact=True).fill("12")
+        expect(page.locator("#command")).to_contain_text("--workers 12", timeout=PATIENCE)
+        page.get_by_label("Method").select_option("ssgd")
+        expect(page.locator("#sentences")).to_contain_text("No gradient is stale", timeout=PATIENCE)
+        page.get_by_role("button", name="Copy").click()
+        copied = page.evaluate("() => navigator.clipboard.readText()")
+        assert copied == page.locator("#command").inner_text() and copied.startswith("straggler run")
+        page.get_by_label("Method").select_option("asgd")
+        page.get_by_role("slider", name="Epochs").fill("60")
+        page.get_by_role("button", name="Run", exact=True).click()
+        words = page.locator("#play-words")
+        expect(words).to_contain_text("running", timeout=PATIENCE)
+        page.get_by_role("button", name="Stop and save").locator("visible=true").click()
+        expect(words).to_contain_text("interrupted", timeout=PATIENCE)
+        stopped = [folder for folder in here.runs.iterdir() if list(folder.glob("checkpoint-*"))]
+        assert stopped
+        drawn(page, "staleness", "#play-figures")
+        page.get_by_role("button", name="Pin this run").click()
+        expect(page.get_by_role("button", name="Clear pins")).to_be_enabled()
+        page.get_by_role("slider", name="Epochs").fill("1")
+        page.get_by_role("button", name="Run", exact=True).click()
+        expect(words).to_contain_text("finished", timeout=PATIENCE)
+        expect(page.locator("#play-table tbody tr")).to_have_count(2, timeout=PATIENCE)
+
+
+ATTACK = """async (url) => {
+    const body = JSON.stringify({dataset: "digits", epochs: 1});
+    const told = [];
+    for (const options of [{mode: "no-cors"}, {headers: {"content-type": "application/json"}}]) {
+        try {
+            const answer = await fetch(`${url}/api/runs`, {method: "POST", body, ...options});
+            told.push(answer.type);
+        } catch (error) { told.push("blocked"); }
+    }
+    return told;
+}"""
+
+
+def test_a_page_from_elsewhere_starts_nothing_and_reads_nothing(browser: Browser, here: Site) -> None:
+    with site(here.runs.parent / "theirs", here.runs.parent / "theirs") as elsewhere:
+        visitor = Visitor(browser)
+        visitor.page.goto(elsewhere.url)  # another port is another origin
+        before, started = sorted(here.runs.iterdir()), set(here.app.state.answers.starter.states())
+        told = visitor.page.evaluate(ATTACK, here.url)
+        assert set(told) <= {"opaque", "blocked"}
+        visitor.context.close()
+        assert sorted(here.runs.iterdir()) == before
+        assert set(here.app.state.answers.starter.states()) == started
+
+
+def first_paint(page: Page, url: str) -> float:
+    page.goto(url)
+    said = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+    end = time.monotonic() + 60
+    while (paint := page.evaluate(said)) is None:
+        assert time.monotonic() < end
+        page.wait_for_timeout(20)
+    return float(paint)
+
+
+def test_the_first_paint_takes_less_than_a_second_more_than_that_of_a_plain_text(
+    browser: Browser, here: Site
+) -> None:
+    visitor = Visitor(browser)
+    plain = min(first_paint(visitor.page, f"{here.url}/static/page.css?{n}") for n in range(3))
+    assert min(first_paint(visitor.page, f"{here.url}/?{n}") for n in range(3)) < plain + 1000
+    visitor.context.close()
+
+
+def test_dark_narrow_and_by_keyboard_alone(browser: Browser, here: Site) -> None:
+    narrow = {"width": 360, "height": 740}
+    with Visitor(browser, viewport=narrow, color_scheme="dark") as page:
+        page.goto(here.url)
+        expect(page.locator("#table tbody tr").first).to_be_visible(timeout=PATIENCE)
+        dark = background(page)
+        page.keyboard.press("Tab")
+        expect(page.locator(".skip")).to_be_focused()
+        for _ in range(4):
+            page.keyboard.press("Tab")
+        expect(page.locator("#theme")).to_be_focused()
+        assert page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        page.keyboard.press("Enter")
+        assert background(page) != dark
+        page.keyboard.press("Enter")
+        assert background(page) == dark
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Enter")  # the playground
+        drawn(page, "timeline", "#preview")
+        wide = page.evaluate("() => document.documentElement.scrollWidth")
+        assert wide <= narrow["width"]
+        page.get_by_label("Workers", exact=True).focus()
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#command")).to_contain_text("--workers 9", timeout=PATIENCE)
+        page.locator("#stories button").nth(2).focus()
+        page.keyboard.press("Space")
+        expect(page.locator("#story")).to_be_visible()
+        assert low_contrast(page) == []
+        assert unnamed(page) == []
+
+
+def test_a_report_from_disk_without_a_network(browser: Browser, here: Site, tmp_path: Path) -> None:
+    names = [path for path in sorted(here.runs.iterdir()) if Facts(path).status == "finished"][:2]
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "README.md").write_text("# Study\n\n| a | b |\n|---|---|\n| 1 | 2 |\n")
+    (tmp_path / "study" / "claims.json").write_text('[{"statement": "S", "verdict": "replicated"}]')
+    file = tmp_path / "report.html"
+    file.write_text(html([Facts(path) for path in names], [Study(tmp_path / "study")]))
+    with Visitor(browser, offline=True, color_scheme="dark") as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(file.as_uri())
+        for name in ("accuracy", "staleness", "gaps", "norms", "classes", "confusion", "partition"):
+            drawn(page, name)
+        drawn(page, "trajectory")
+        three = page.locator('[data-figure="trajectory"] canvas').first
+        assert len(set(three.screenshot())) > 10  # not one colour
+        dark = background(page)
+        assert low_contrast(page) == []
+        page.get_by_role("button", name="Switch to the light theme").click()
+        assert background(page) != dark
+        assert low_contrast(page) == []
+        page.emulate_media(media="print")
+        assert page.locator("#theme").is_hidden()
+        assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
+
+
+def test_serve_is_a_command_that_ends_on_ctrl_c(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "straggler", "serve", "--port", "0", "--runs", str(tmp_path)]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=environment, **pipes)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert re.fullmatch(r"open http://127\.0\.0\.1:\d+/\n", line)
+        with urllib.request.urlopen(line.split()[1] + "api/events") as listening:  # as an open page does
+            assert listening.readline().startswith(b"data:")
+            process.send_signal(2)
+            assert process.wait(30) == 130
+        assert process.stderr is not None and process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.wait()
