@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from straggler.engines import nursery as module
+from straggler.engines.pool import fork_server as module
 from straggler.engines.pool.fork_server import Nursery, nursery
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -20,7 +20,7 @@ from test_engines import REAL, UntilHarmed
 
 from straggler.config.registry import InputError
 from straggler.core import Job
-from straggler.engines import ray_cluster
+from straggler.engines import ray as ray_cluster
 from straggler.engines.pool.tensor_pickle import flatten, restore
 from straggler.engines.ray import RayCluster, check_room, join
 from straggler.experiment import Experiment

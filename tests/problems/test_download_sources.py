@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-from straggler.data import sources
 
+from straggler.problems.downloads import sources
 from straggler.problems.downloads.cache import inspect, obtain
 from straggler.problems.downloads.published import DataError
 from straggler.problems.downloads.sources import Debian, Npm, Web

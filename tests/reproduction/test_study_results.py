@@ -19,13 +19,13 @@ from straggler.cli import study as command
 from straggler.cli.study import fits, show
 from straggler.experiment import Experiment
 from straggler.reproduction import ASU, EPFL, GAP_AWARE, STUDIES, Study
-from straggler.reproduction import asu_numbers as asu
-from straggler.reproduction import epfl_numbers as epfl
-from straggler.reproduction import gap_aware_numbers as gap_aware
 from straggler.reproduction.figures import caption_of
 from straggler.reproduction.page import draw, judged, outdated, restated, source_summaries
+from straggler.reproduction.papers.asu import numbers as asu
+from straggler.reproduction.papers.epfl import numbers as epfl
 from straggler.reproduction.papers.epfl.landscape import FILE, landscape_figures, survey
 from straggler.reproduction.papers.epfl.statistics import gained_with_gaussian_delays, spread
+from straggler.reproduction.papers.gap_aware import numbers as gap_aware
 from straggler.sweeps.grid import Cell
 from straggler.sweeps.summaries import known
 

@@ -18,7 +18,7 @@ from straggler.config.registry import InputError
 from straggler.problems.datasets import Digits, Images
 from straggler.problems.downloads.cache import obtain
 from straggler.record import Record
-from straggler.sweeps import ray_fleet
+from straggler.sweeps import ray_pool as ray_fleet
 from straggler.sweeps.data_transfer import data_of, data_there
 from straggler.sweeps.grid import Task, grid, tasks
 from straggler.sweeps.pool import Told, attempt

@@ -24,7 +24,10 @@ COMMANDS = {  # by panel, in the order of `straggler --help`: the file, and the 
     "Train": ("train.run", "train.resume", "train.replay_", "calibrate.calibrate_"),
     "Study": ("study.study", "study.sweep"),
     "Analyse": ("analyse.speedup", "analyse.densities", "landscapes.landscape", "plot.plot"),
-    "Look": ("look.list_", "look.show", "look.data", "look.cite", "pages.report", "pages.serve"),
+    "Look": (
+        *("catalogue.list_", "catalogue.show", "catalogue.data", "catalogue.cite"),
+        *("pages.report", "pages.serve"),
+    ),
 }
 PLACES = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 

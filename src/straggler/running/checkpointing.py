@@ -15,7 +15,7 @@ from torch import Tensor
 from straggler.config.registry import InputError
 from straggler.core import Arrival, Change, Decision, Diverged, Engine, Server
 from straggler.record import Recorder, RecordError
-from straggler.running import checkpoints as checkpoint
+from straggler.running.checkpoints import save
 from straggler.running.observer import Observer
 
 
@@ -95,7 +95,7 @@ class Keeper:
             "recorder": self.recorder.state(),
             "elapsed": self.elapsed(),
         }
-        checkpoint.save(self.recorder.path, self.server.gradients, state)
+        save(self.recorder.path, self.server.gradients, state)
         self._saved, self._saved_at = time.monotonic(), self.server.k
 
     def _started(self, worker: int) -> float:
