@@ -11,7 +11,7 @@ from rich.console import Console
 
 from straggler.algorithms.policies import POLICIES
 from straggler.analysis.tables import listing
-from straggler.config.registry import parse
+from straggler.config.registry import parse_entry
 from straggler.timing import DELAYS, Durations
 from straggler.timing.throughput import tally, through_policy
 
@@ -24,10 +24,10 @@ WAITING += ("hybrid({half}, 3)",)  # k and the staleness tolerance
 
 def rate(way, policy: str, compute: str, workers: int, arrivals: int, rounds: int) -> float:
     """Arrivals per second of one core (CPU time), the median of several runs; the draws are part of it."""
-    piece = parse(policy.format(half=workers // 2), POLICIES, "policy")
+    piece = parse_entry(policy.format(half=workers // 2), POLICIES, "policy")
     seen = []
     for seed in range(rounds):
-        durations = Durations(parse(compute, DELAYS, "law"), [], workers, seed)
+        durations = Durations(parse_entry(compute, DELAYS, "law"), [], workers, seed)
         updates = arrivals // getattr(piece, "k", getattr(piece, "num_workers_ps_update", 1))
         updates = updates // workers if piece.name == "synchronous" else updates
         started = time.process_time()

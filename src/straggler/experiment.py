@@ -20,9 +20,15 @@ from straggler.algorithms.corrections import correction_of
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS, LearningRate
 from straggler.algorithms.policies import POLICIES
-from straggler.config.custom import LOSS_GIVEN, GivenData, GivenModel, given_in, identity_of
+from straggler.config.custom import (
+    CUSTOM_LOSS_REMARK,
+    CustomData,
+    CustomModel,
+    component_identity,
+    custom_keys,
+)
 from straggler.config.fingerprints import fingerprint
-from straggler.config.registry import Entry, InputError, explain, suggestion
+from straggler.config.registry import CatalogueEntry, InputError, explain_validation_error, suggest_name
 from straggler.config.settings import (
     BUDGETS,
     SHARED_SETTINGS,
@@ -109,7 +115,7 @@ class Experiment(BaseModel):
     @classmethod
     def recorded(cls, record: Record, but: Collection[str] = ()) -> Self:
         """The experiment of a record, if text can hold it; what it cannot hold of `but` is the default."""
-        given = given_in(record.settings, record.text)
+        given = custom_keys(record.settings, record.text)
         settings = {key: value for key, value in record.settings.items() if key not in given}
         if missing := [f"{'an' if key[0] == 'o' else 'a'} {key}" for key in given if key not in but]:
             raise InputError(
@@ -122,7 +128,7 @@ class Experiment(BaseModel):
         try:
             super().__init__(**settings)
         except ValidationError as error:
-            raise InputError(explain(error, type(self).model_fields)) from error
+            raise InputError(explain_validation_error(error, type(self).model_fields)) from error
 
     @model_validator(mode="before")
     @classmethod
@@ -131,7 +137,7 @@ class Experiment(BaseModel):
         settings = settings | fewest_and_most(settings.get("workers"))
         name = settings.get("method", "asgd")
         if not isinstance(name, str) or name not in METHODS:
-            raise ValueError(f"unknown method {name!r}; {suggestion(str(name), METHODS)}")
+            raise ValueError(f"unknown method {name!r}; {suggest_name(str(name), METHODS)}")
         method = METHODS[name]
         pieces = {"policy": method.policy, "correction": method.correction, "optimizer": method.optimizer}
         given = {key: value for key, value in settings.items() if value is not None}
@@ -194,9 +200,9 @@ class Experiment(BaseModel):
         """Every setting of every piece, with fingerprints of what text cannot hold."""
         keys = self.resolved()
         for key in keys:
-            if isinstance(value := getattr(self, key), Entry):
-                keys[key] = identity_of(value)
-        keys["delay"] = [identity_of(law) for law in self.delay]
+            if isinstance(value := getattr(self, key), CatalogueEntry):
+                keys[key] = component_identity(value)
+        keys["delay"] = [component_identity(law) for law in self.delay]
         return keys if self.loss is None else keys | {"loss": fingerprint(self.loss)}
 
     def resolved(self) -> dict[str, Any]:
@@ -205,7 +211,7 @@ class Experiment(BaseModel):
 
     def to_toml(self) -> str:
         """As `from_toml` reads it; what was given in Python is named."""
-        remark = "" if self.loss is None else f"{LOSS_GIVEN}{self.loss!r} (given in Python)\n"
+        remark = "" if self.loss is None else f"{CUSTOM_LOSS_REMARK}{self.loss!r} (given in Python)\n"
         return remark + tomlkit.dumps(self.resolved())
 
     def problem(
@@ -215,7 +221,7 @@ class Experiment(BaseModel):
         if isinstance(self.dataset, Quadratics):
             return Quadratic(self.dataset, self.workers, self.batch_size, self.seed)
         train_set, test_set, classes, shape = self._examples(folder, report)
-        if shape is None and not isinstance(self.model, GivenModel):
+        if shape is None and not isinstance(self.model, CustomModel):
             raise ValueError(f"the inputs have several parts, {self.model} takes one; give a module for them")
         validation = None
         if self.validation:
@@ -231,7 +237,7 @@ class Experiment(BaseModel):
         parts = self.partition.split(train_set.labels, self.workers, rng(self.seed, "partition"))
         model = (
             self.model.source
-            if isinstance(self.model, GivenModel)
+            if isinstance(self.model, CustomModel)
             else partial(self.model.build, shape, len(classes))
         )
         more = {} if self.loss is None else {"loss": self.loss}
@@ -250,7 +256,7 @@ class Experiment(BaseModel):
     def _examples(
         self, folder: Path | None, report: Callable[[str], None]
     ) -> tuple[Examples, Examples, tuple[str, ...], tuple[int, ...] | None]:
-        if isinstance(self.dataset, GivenData):
+        if isinstance(self.dataset, CustomData):
             given = self.dataset
             return given.train, given.test, given.classes, given.shape
         data = self.dataset.load(folder, report)

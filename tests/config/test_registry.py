@@ -14,13 +14,20 @@ from pydantic.fields import FieldInfo
 from straggler.algorithms.corrections import CORRECTIONS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
-from straggler.config.registry import Entry, explain, parse, split_call, suggestion, written
+from straggler.config.registry import (
+    CatalogueEntry,
+    explain_validation_error,
+    format_value,
+    parse_call,
+    parse_entry,
+    suggest_name,
+)
 from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS
 from straggler.problems.partitions import PARTITIONS
 from straggler.timing import DELAYS, Constant, Gaussian
 
-CATALOGUES: dict[str, Mapping[str, type[Entry]]] = {
+CATALOGUES: dict[str, Mapping[str, type[CatalogueEntry]]] = {
     "policy": POLICIES,
     "correction": CORRECTIONS,
     "optimizer": OPTIMIZERS,
@@ -50,7 +57,7 @@ def values(field: FieldInfo) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def entries(draw: st.DrawFn, entry: type[Entry]) -> Entry:
+def entries(draw: st.DrawFn, entry: type[CatalogueEntry]) -> CatalogueEntry:
     chosen = {
         key: draw(values(field))
         for key, field in entry.model_fields.items()
@@ -69,7 +76,7 @@ def entries(draw: st.DrawFn, entry: type[Entry]) -> Entry:
 def test_text_is_read_back(what: str, name: str, data: st.DataObject) -> None:
     catalogue = CATALOGUES[what]
     entry = data.draw(entries(catalogue[name]))
-    again = parse(str(entry), catalogue, what)
+    again = parse_entry(str(entry), catalogue, what)
     assert type(again) is type(entry)
     assert again.model_dump() == entry.model_dump()
     assert again == entry and hash(again) == hash(entry) and str(again) == str(entry)
@@ -81,28 +88,28 @@ def test_an_entry_is_found_by_its_name_and_as_a_table(what: str, name: str) -> N
     required = {key: 1 for key, field in catalogue[name].model_fields.items() if field.is_required()}
     if name == "trace":
         required = {"file": "delays.csv"}
-    entry = parse({"name": name, **required}, catalogue, what)
+    entry = parse_entry({"name": name, **required}, catalogue, what)
     assert type(entry) is catalogue[name]
-    assert parse(entry, catalogue, what) is entry
+    assert parse_entry(entry, catalogue, what) is entry
     if not required:
-        assert parse(name, catalogue, what) == entry
-        assert str(entry) == entry.name  # defaults are not written
+        assert parse_entry(name, catalogue, what) == entry
+        assert str(entry) == entry.name  # defaults are not format_value
 
 
 @given(value=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5))
 @example(value=["ﬁ", "true", "None", "class", "nan", "", "it's", "a\n"])  # ﬁ is an identifier, but not itself
 def test_every_plain_value_is_read_back(value: Any) -> None:
-    assert split_call(f"f(key={written(value)})") == ("f", [], {"key": value})
+    assert parse_call(f"f(key={format_value(value)})") == ("f", [], {"key": value})
 
 
 @given(value=st.floats(allow_nan=False, allow_infinity=False) | st.just(math.inf))
 def test_every_number_is_read_back(value: float) -> None:
-    _, positional, _ = split_call(f"f({written(value)})")
+    _, positional, _ = parse_call(f"f({format_value(value)})")
     assert positional == [value]
 
 
 def test_words_need_no_quotes() -> None:
-    assert split_call("f(sum, key=mean, on=true, off=false, no=none)") == (
+    assert parse_call("f(sum, key=mean, on=true, off=false, no=none)") == (
         "f",
         ["sum"],
         {"key": "mean", "on": True, "off": False, "no": None},
@@ -112,13 +119,15 @@ def test_words_need_no_quotes() -> None:
 def test_entries_with_other_settings_differ() -> None:
     assert Constant(seconds=1) != Constant(seconds=2)
     assert Constant(seconds=0) != Gaussian(mean=0, std=0)
-    assert Constant(seconds=1) == Constant(seconds=1.0) == parse("constant(1)", DELAYS, "delay law")
+    assert Constant(seconds=1) == Constant(seconds=1.0) == parse_entry("constant(1)", DELAYS, "delay law")
 
 
 def test_positional_values_come_in_the_order_of_the_keys() -> None:
-    assert parse("gaussian(3, 0.5)", DELAYS, "delay law") == Gaussian(mean=3, std=0.5)
-    assert parse("gaussian(3, std=0.5)", DELAYS, "delay law") == Gaussian(mean=3, std=0.5)
-    assert parse("constant(4, workers=[0, 2])", DELAYS, "delay law") == Constant(seconds=4, workers=(0, 2))
+    assert parse_entry("gaussian(3, 0.5)", DELAYS, "delay law") == Gaussian(mean=3, std=0.5)
+    assert parse_entry("gaussian(3, std=0.5)", DELAYS, "delay law") == Gaussian(mean=3, std=0.5)
+    assert parse_entry("constant(4, workers=[0, 2])", DELAYS, "delay law") == Constant(
+        seconds=4, workers=(0, 2)
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +148,7 @@ def test_positional_values_come_in_the_order_of_the_keys() -> None:
 )
 def test_what_is_wrong_is_said_in_one_line(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        parse(text, DELAYS, "delay law")
+        parse_entry(text, DELAYS, "delay law")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -169,7 +178,7 @@ def test_what_is_wrong_is_said_in_one_line(text: str, message: str) -> None:
 )
 def test_bad_syntax_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write `name` or|between the parentheses write key=value"):
-        parse(text, DELAYS, "delay law")
+        parse_entry(text, DELAYS, "delay law")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +199,7 @@ def test_no_code_is_evaluated(code: str, tmp_path: Any, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     for text in (f"constant({code})", f"constant(seconds={code})", f"constant(1, workers=[{code}])"):
         with pytest.raises(ValueError, match="between the parentheses"):
-            parse(text, DELAYS, "delay law")
+            parse_entry(text, DELAYS, "delay law")
     assert not list(tmp_path.iterdir())
 
 
@@ -199,38 +208,38 @@ def test_no_code_is_evaluated(code: str, tmp_path: Any, monkeypatch: pytest.Monk
 def test_any_text_is_an_entry_or_a_value_error(text: str) -> None:
     for candidate in (text, f"constant({text})"):
         with suppress(ValueError):
-            assert isinstance(parse(candidate, DELAYS, "delay law"), Entry)
+            assert isinstance(parse_entry(candidate, DELAYS, "delay law"), CatalogueEntry)
 
 
 @pytest.mark.parametrize("value", [3, None, 1.5, ["constant(1)"], object])
 def test_other_things_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="write it as text, for example 'constant'"):
-        parse(value, DELAYS, "delay law")
+        parse_entry(value, DELAYS, "delay law")
 
 
 def test_an_entry_of_another_catalogue_is_refused() -> None:
     with pytest.raises(ValueError, match=r"constant\(seconds=1.0\) is not a policy; known: asynchronous"):
-        parse(Constant(seconds=1), POLICIES, "policy")
+        parse_entry(Constant(seconds=1), POLICIES, "policy")
 
 
 def test_a_table_without_a_name_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown delay law ''"):
-        parse({"seconds": 1}, DELAYS, "delay law")
+        parse_entry({"seconds": 1}, DELAYS, "delay law")
 
 
 def test_suggestions() -> None:
-    assert suggestion("asdg", ["sgd", "ssgd", "asgd"]) == "did you mean 'asgd'? known: sgd, ssgd, asgd"
-    assert suggestion("qqq", ["sgd"]) == "known: sgd"
+    assert suggest_name("asdg", ["sgd", "ssgd", "asgd"]) == "did you mean 'asgd'? known: sgd, ssgd, asgd"
+    assert suggest_name("qqq", ["sgd"]) == "known: sgd"
 
 
 def test_the_remedy_is_the_default_where_there_is_one() -> None:
-    class Sample(Entry):
+    class Sample(CatalogueEntry):
         name = "sample"
         size: int = Field(4, ge=1)
 
     with pytest.raises(ValidationError) as caught:
         Sample(size=0)
-    said = explain(caught.value, Sample.model_fields)
+    said = explain_validation_error(caught.value, Sample.model_fields)
     assert said == "size=0: it must be greater than or equal to 1; for example size=4"
 
 

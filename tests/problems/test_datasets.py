@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from straggler.config.registry import parse
+from straggler.config.registry import parse_entry
 from straggler.problems.datasets import DATASETS, Cifar10, status
 from straggler.problems.downloads.cache import inspect, obtain
 from straggler.problems.downloads.published import CIFAR10, FASHION_MNIST, MNIST, DataError
@@ -41,13 +41,13 @@ def test_digits_are_the_same_every_time():
 
 
 def test_digits_without_normalisation():
-    data = parse("digits(normalise=false)", DATASETS, "data set").load()
+    data = parse_entry("digits(normalise=false)", DATASETS, "data set").load()
     assert (data.mean, data.std) == ((0.0,), (1.0,))
 
 
 def test_mixture_is_addressed_by_its_settings():
     first, again = (DATASETS["mixture"]().load() for _ in range(2))
-    other = parse("mixture(seed=1)", DATASETS, "data set").load()
+    other = parse_entry("mixture(seed=1)", DATASETS, "data set").load()
     assert np.array_equal(first.inputs, again.inputs)
     assert not np.allclose(first.inputs, other.inputs)
     assert first.inputs.dtype == np.float32
@@ -57,7 +57,7 @@ def test_mixture_is_addressed_by_its_settings():
 
 
 def nearest_centre_accuracy(text):
-    data = parse(text, DATASETS, "data set").load()
+    data = parse_entry(text, DATASETS, "data set").load()
     centres = np.stack([data.inputs[data.labels == c].mean(axis=0) for c in range(len(data.classes))])
     distances = ((data.test_inputs[:, None] - centres) ** 2).sum(axis=2)
     return (distances.argmin(axis=1) == data.test_labels).mean()
@@ -69,13 +69,13 @@ def test_mixture_can_be_learned_and_spread_makes_it_harder():
 
 
 def test_synthetic_is_the_mixture():
-    assert str(parse("synthetic(samples=50)", DATASETS, "data set")) == "mixture(samples=50)"
+    assert str(parse_entry("synthetic(samples=50)", DATASETS, "data set")) == "mixture(samples=50)"
 
 
 @pytest.mark.parametrize("text", ["mixture(samples=3)", "mixture(classes=1)", "mixture(spread=-1)"])
 def test_a_senseless_mixture_is_refused(text):
     with pytest.raises(ValueError, match="mixture"):
-        parse(text, DATASETS, "data set")
+        parse_entry(text, DATASETS, "data set")
 
 
 def test_status_has_a_row_for_each_and_fetches_nothing(cache):
@@ -173,5 +173,5 @@ def test_cifar10_as_pictures(cifar, cache, tmp_path):
 
 @pytest.mark.slow
 def test_cifar10_is_augmented_only_when_asked():
-    assert not parse("cifar10", DATASETS, "data set").load().augment
-    assert parse("cifar10(augment=true)", DATASETS, "data set").load().augment
+    assert not parse_entry("cifar10", DATASETS, "data set").load().augment
+    assert parse_entry("cifar10(augment=true)", DATASETS, "data set").load().augment

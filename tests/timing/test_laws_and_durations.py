@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from straggler.config.registry import parse
+from straggler.config.registry import parse_entry
 from straggler.core.randomness import rng
 from straggler.timing import (
     BLOCK,
@@ -41,7 +41,7 @@ NOT_RANDOM = ("constant", "power")
 
 
 def law(text: str) -> Law:
-    return parse(text, DELAYS, "delay")
+    return parse_entry(text, DELAYS, "delay")
 
 
 def durations(compute: str, *delays: str, workers: int = 4, seed: int = 7) -> Durations:

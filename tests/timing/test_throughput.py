@@ -14,7 +14,7 @@ from conftest import run_story
 from straggler.algorithms.policies import POLICIES, Hybrid
 from straggler.analysis.clusters import speedup_rows
 from straggler.cli import offered
-from straggler.config.registry import InputError, parse
+from straggler.config.registry import InputError, parse_entry
 from straggler.timing import BLOCK, DELAYS, Durations
 from straggler.timing.clusters import densities, mean_seconds, policy_of, speedups
 from straggler.timing.throughput import Counter, Tally, blank_arrival, tally, through_policy
@@ -26,12 +26,12 @@ TIES = "uniform(low=1, high=1)"
 
 
 def durations(compute: str, workers: int, *delays: str, seed: int = 0) -> Durations:
-    law = parse(compute, DELAYS, "law")
-    return Durations(law, [parse(delay, DELAYS, "law") for delay in delays], workers, seed)
+    law = parse_entry(compute, DELAYS, "law")
+    return Durations(law, [parse_entry(delay, DELAYS, "law") for delay in delays], workers, seed)
 
 
 def counted(policy: str, compute: str, workers: int, updates: int, **more: Any) -> Tally:
-    return tally(parse(policy, POLICIES, "policy"), durations(compute, workers, **more), updates)
+    return tally(parse_entry(policy, POLICIES, "policy"), durations(compute, workers, **more), updates)
 
 
 # The same as the simulator, to the bit.
@@ -78,12 +78,12 @@ def test_both_paths_are_the_simulator(policy: str, compute: str) -> None:
     )
     cluster = durations(compute, 5, delay, seed=3)
     for way in (tally, through_policy):
-        assert way(parse(policy, POLICIES, "policy"), cluster, updates) == simulated
+        assert way(parse_entry(policy, POLICIES, "policy"), cluster, updates) == simulated
 
 
 def test_more_workers_than_a_round_has_blocks() -> None:
     for policy in ("synchronous", "k-sync(k=70)", "asynchronous", "k-batch-async(k=50)"):
-        piece, cluster = parse(policy, POLICIES, "policy"), durations(UNEVEN, 100)
+        piece, cluster = parse_entry(policy, POLICIES, "policy"), durations(UNEVEN, 100)
         assert tally(piece, cluster, BLOCK + 1) == through_policy(piece, cluster, BLOCK + 1)
 
 
@@ -173,7 +173,7 @@ def test_gamma_rounds_against_quadrature(workers: int, known: float) -> None:
 @pytest.mark.slow
 def test_the_share_of_slow_batches_is_the_paper_s() -> None:
     """Gap-Aware's figure 3: about 1 % and 27.9 % take over 1.25 means."""
-    laws = [parse(law, DELAYS, "law") for law in ("gamma(128, 0.1)", "gamma-machines(128, 0.6, 0.1)")]
+    laws = [parse_entry(law, DELAYS, "law") for law in ("gamma(128, 0.1)", "gamma-machines(128, 0.6, 0.1)")]
     frame = densities(laws, [], seed=0)
     shares = frame.group_by("cluster", maintain_order=True).agg((pl.col("seconds") > 160).mean())["seconds"]
     assert shares[0] == pytest.approx(0.0093, abs=0.001)
@@ -184,7 +184,7 @@ def test_the_share_of_slow_batches_is_the_paper_s() -> None:
 
 
 def test_speedup_is_counted_in_mean_batches() -> None:
-    law = parse("constant(4)", DELAYS, "law")
+    law = parse_entry("constant(4)", DELAYS, "law")
     frame = speedups(["asgd", "ssgd", "k-sync(k=50%)"], [law], [], [1, 8], 400, [0, 1])
     assert set(frame["applied"]) == {400}
     by_method = {key[0]: list(group["speedup"]) for key, group in frame.group_by("method")}
@@ -194,7 +194,7 @@ def test_speedup_is_counted_in_mean_batches() -> None:
 
 
 def test_the_unit_is_the_mean_batch_of_the_largest_cluster() -> None:
-    law = parse("power(base=1, exponent=1)", DELAYS, "law")
+    law = parse_entry("power(base=1, exponent=1)", DELAYS, "law")
     assert mean_seconds(law, [], 4, [0]) == 2.5
     assert set(speedups(["ssgd"], [law], [], [2, 4], 5, [0])["unit"]) == {2.5}
     assert set(speedups(["ssgd"], [law], [], [2, 4], 5, [0], unit=7.0)["unit"]) == {7.0}

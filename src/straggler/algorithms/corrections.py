@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
-from straggler.config.registry import parse
+from straggler.config.registry import parse_entry
 from straggler.core import Arrival, Correction, Optimizer, Policy, Server
 
 
@@ -255,5 +255,5 @@ def correction_of(value: Any) -> Correction:
     texts = value.split(" + ") if isinstance(value, str) else value if isinstance(value, list) else [value]
     if not texts:
         raise ValueError("correction=[]: a chain needs a link; write none")
-    links = tuple(parse(text, CORRECTIONS, "correction", Correction) for text in texts)
+    links = tuple(parse_entry(text, CORRECTIONS, "correction", Correction) for text in texts)
     return links[0] if len(links) == 1 else Chain(links=links)

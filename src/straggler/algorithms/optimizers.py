@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, create_model
 from torch import Tensor
 from torch.optim import lr_scheduler
 
-from straggler.config.registry import InputError, split_call, suggestion
+from straggler.config.registry import InputError, parse_call, suggest_name
 from straggler.core import Optimizer
 
 # Set elsewhere (lr) or about speed on other hardware; they are not part of what an optimizer is.
@@ -271,11 +271,11 @@ class LearningRate:
 
 def scheduler(text: str, lr: float) -> lr_scheduler.LRScheduler:
     """The torch scheduler a text names, on an optimizer of its own that trains nothing."""
-    name, positional, settings = split_call(text)
+    name, positional, settings = parse_call(text)
     known = schedulers()
     short = re.sub(r"[^a-z0-9]", "", name.lower()).removesuffix("lr")
     if short not in known:
-        raise ValueError(f"unknown schedule {name!r}; {suggestion(short, known)}")
+        raise ValueError(f"unknown schedule {name!r}; {suggest_name(short, known)}")
     lists = [value for value in (*positional, *settings.values()) if isinstance(value, list)]
     if any(not isinstance(number, int | float) for each in lists for number in each):
         raise ValueError(f"schedule {text!r}: a list must hold numbers only")

@@ -12,7 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from straggler.cli.app import complain, misused, out
-from straggler.config.registry import InputError, explain
+from straggler.config.registry import InputError, explain_validation_error
 from straggler.experiment import Experiment
 from straggler.problems.downloads.published import DataError
 from straggler.record import RecordError
@@ -81,7 +81,7 @@ def main() -> None:
     except typer.TyperException as error:
         complain(misused(error), code=2)
     except ValidationError as error:
-        complain(explain(error, Experiment.model_fields), code=2)
+        complain(explain_validation_error(error, Experiment.model_fields), code=2)
     except (InputError, DataError, RecordError) as error:
         complain(str(error), code=2)
     except DurationError as error:

@@ -11,7 +11,7 @@ from straggler.analysis.clusters import LATE, density_figure, density_rows, spee
 from straggler.analysis.style import FORMATS
 from straggler.analysis.tables import listing, number
 from straggler.cli.app import check_suffix, err, out
-from straggler.config.registry import InputError, parse
+from straggler.config.registry import InputError, parse_entry
 from straggler.running.progress import Bar
 from straggler.timing import DELAYS, Durations, Law
 from straggler.timing.clusters import MACHINES, policy_of, speedups
@@ -154,7 +154,7 @@ def clusters_of(texts: list[str] | None) -> list[Law]:
 
 def laws_of(texts: list[str] | tuple[str, ...], option: str) -> list[Law]:
     try:
-        return [parse(text, DELAYS, "delay law") for text in texts]
+        return [parse_entry(text, DELAYS, "delay law") for text in texts]
     except ValueError as error:
         raise InputError(f"{option}: {error}") from None
 

@@ -10,7 +10,7 @@ import typer
 from straggler.analysis.tables import listing, number
 from straggler.cli import options
 from straggler.cli.app import find, out
-from straggler.config.custom import given_in
+from straggler.config.custom import custom_keys
 from straggler.record import write_text
 from straggler.timing.calibration import Calibration, calibrate
 
@@ -32,7 +32,7 @@ def calibrate_(run: options.Run, out_folder: options.Records = Path("runs"), int
     out.print(f"compute = {found.experiment.compute}", soft_wrap=True)
     for law in found.experiment.delay:
         out.print(f"  delay = {law}", soft_wrap=True)
-    if given := given_in(record.settings, record.text):
+    if given := custom_keys(record.settings, record.text):
         out.print(
             f"its {' and '.join(given)} were given in Python: simulate it there, with this compute and delay"
         )

@@ -10,7 +10,7 @@ from straggler.analysis.tables import description, listing, number
 from straggler.cli import options
 from straggler.cli.app import err, find, out
 from straggler.config.listing import CATALOGUES, catalogue_table
-from straggler.config.registry import InputError, suggestion
+from straggler.config.registry import InputError, suggest_name
 from straggler.problems.datasets import DATASETS, status
 from straggler.running.progress import Bar
 
@@ -18,7 +18,7 @@ from straggler.running.progress import Bar
 def list_(what: Annotated[str | None, typer.Argument(help=", ".join(CATALOGUES))] = None) -> None:
     """Show what there is to choose from, with settings and defaults."""
     if what is not None and what not in CATALOGUES:
-        raise InputError(f"nothing to list under {what!r}; {suggestion(what, CATALOGUES)}")
+        raise InputError(f"nothing to list under {what!r}; {suggest_name(what, CATALOGUES)}")
     for name in [what] if what else CATALOGUES:
         out.print(catalogue_table(name))
 
@@ -26,7 +26,7 @@ def list_(what: Annotated[str | None, typer.Argument(help=", ".join(CATALOGUES))
 def cite(method: Annotated[str, typer.Argument(help="`straggler list methods`")]) -> None:
     """Print the BibTeX of a method's paper."""
     if method not in METHODS:
-        raise InputError(f"unknown method {method!r}; {suggestion(method, METHODS)}")
+        raise InputError(f"unknown method {method!r}; {suggest_name(method, METHODS)}")
     print(METHODS[method].bibtex)
 
 
@@ -37,7 +37,7 @@ def data(
     """Show which data sets are here and from where; fetch those that are named."""
     for name in names or []:
         if name not in DATASETS:
-            raise InputError(f"unknown data set {name!r}; {suggestion(name, DATASETS)}")
+            raise InputError(f"unknown data set {name!r}; {suggest_name(name, DATASETS)}")
         with Bar(err, name) as bar:
             DATASETS[name]().load(folder, bar.say)
     rows = [

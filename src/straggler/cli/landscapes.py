@@ -11,7 +11,7 @@ from straggler.analysis.style import FORMATS
 from straggler.analysis.tables import listing, number
 from straggler.cli import options
 from straggler.cli.app import check_suffix, err, find_all, out
-from straggler.config.registry import InputError, suggestion
+from straggler.config.registry import InputError, suggest_name
 from straggler.running.landscape import Landscape
 from straggler.running.landscape import landscape as surveyed
 from straggler.running.progress import Bar
@@ -49,7 +49,7 @@ def landscape(
     for file in targets:
         check_suffix(file, (*FORMATS, ".html"))
     if view not in VIEWS:
-        raise InputError(f"--view {view!r}: {suggestion(view, VIEWS)}")
+        raise InputError(f"--view {view!r}: {suggest_name(view, VIEWS)}")
     records = named(find_all(runs, folder))
     with Bar(err, "landscape") as bar:
         seen = surveyed(records, grid, samples or None, margin, jobs, data, bar.say, bar.advance)

@@ -12,7 +12,7 @@ from straggler.analysis.run_figures import KINDS
 from straggler.analysis.style import FORMATS
 from straggler.cli import options
 from straggler.cli.app import check_suffix, err, find_all, out
-from straggler.config.registry import InputError, suggestion
+from straggler.config.registry import InputError, suggest_name
 from straggler.record import Record
 
 
@@ -40,9 +40,9 @@ def plot(
     much).
     """
     if kind not in KINDS:
-        raise InputError(f"unknown kind of figure {kind!r}; {suggestion(kind, KINDS)}")
+        raise InputError(f"unknown kind of figure {kind!r}; {suggest_name(kind, KINDS)}")
     if against not in AGAINST:
-        raise InputError(f"--against {against!r}: {suggestion(against, AGAINST)}")
+        raise InputError(f"--against {against!r}: {suggest_name(against, AGAINST)}")
     target = file or Path(f"{kind}.png")
     check_suffix(target, FORMATS)
     records = find_all(runs, folder)

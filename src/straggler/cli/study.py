@@ -16,7 +16,7 @@ from straggler.analysis.sweep_tables import SweepTable
 from straggler.analysis.tables import listing
 from straggler.cli import options
 from straggler.cli.app import complain, err, out
-from straggler.config.registry import InputError, suggestion
+from straggler.config.registry import InputError, suggest_name
 from straggler.record import write_text
 from straggler.reproduction import STUDIES, Study
 from straggler.reproduction.page import account, claim_rows, draw, holds_results, tally
@@ -112,7 +112,7 @@ def study(
     What has been run is not run again: stop it with Ctrl-C, or kill it, and call it again.
     """
     if name not in STUDIES:
-        raise InputError(f"unknown study {name!r}; {suggestion(name, STUDIES)}")
+        raise InputError(f"unknown study {name!r}; {suggest_name(name, STUDIES)}")
     if quick and into is not None:
         raise InputError(f"--into {into}: a rehearsal judges no claims; leave out --quick or --into")
     if draw_only and (dry_run or only):

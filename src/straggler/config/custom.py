@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from straggler.config.fingerprints import fingerprint
-from straggler.config.registry import GIVEN, Entry, is_own
+from straggler.config.registry import GIVEN, CatalogueEntry, is_custom
 from straggler.core.randomness import draw_from, generators_kept, rng
 from straggler.problems.examples import ArrayExamples, DatasetExamples, Examples
 
-LOSS_GIVEN = "# loss: "  # how the text begins of an experiment with one
+CUSTOM_LOSS_REMARK = "# loss: "  # how the text begins of an experiment with one
 
 PROBES = 64  # items of a Dataset that are looked at to tell it from another
 
 
-class GivenData:
+class CustomData:
     """(inputs, labels, test inputs, test labels) as tensors or arrays, in pairs or not; or two Datasets."""
 
     mark: ClassVar[str] = "given("  # in its text, and in no other's
@@ -61,13 +61,13 @@ class GivenData:
         return tuple(str(number) for number in range(int(max(labels.max(), self.test.labels.max())) + 1))
 
 
-class GivenModel:
+class CustomModel:
     """An nn.Module, or a function or class that makes one."""
 
     def __init__(self, source: nn.Module | Callable[[], nn.Module]) -> None:
         self.source = source
         # A module may be trained before it is given to a run; what a function makes is always the same.
-        self._text = "" if isinstance(source, nn.Module) else self._named(made(source))
+        self._text = "" if isinstance(source, nn.Module) else self._named(build_module(source))
 
     def __str__(self) -> str:
         """Its name and a fingerprint of its code, its structure and its first weights."""
@@ -78,44 +78,45 @@ class GivenModel:
         return f"{name}{GIVEN}{fingerprint(module)}]"
 
 
-def given_in(settings: Mapping[str, Any], text: str) -> list[str]:
+def custom_keys(settings: Mapping[str, Any], text: str) -> list[str]:
     """What of a recorded experiment was given in Python, so that its text only names it."""
-    marks = dict.fromkeys(settings, GIVEN) | {"dataset": GivenData.mark}
+    marks = dict.fromkeys(settings, GIVEN) | {"dataset": CustomData.mark}
     found = [key for key, mark in marks.items() if mark in str(settings.get(key))]
-    return found + (["loss"] if text.startswith(LOSS_GIVEN) else [])
+    return found + (["loss"] if text.startswith(CUSTOM_LOSS_REMARK) else [])
 
 
-def named(entry: Any) -> str:
+def format_component(entry: Any) -> str:
     """A setting's text; what is of a class of the user's own, or a link of a chain that is, has its mark."""
-    return " + ".join(f"{link}{mark_of(link)}" for link in links_of(entry))
+    return " + ".join(f"{link}{component_mark(link)}" for link in chain_links(entry))
 
 
-def identity_of(entry: Entry) -> str:
+def component_identity(entry: CatalogueEntry) -> str:
     """What tells it from any other: its settings, or, of one's own class, the mark."""
     return " + ".join(
-        f"{link.name}{mark}" if (mark := mark_of(link)) else link.identity() for link in links_of(entry)
+        f"{link.name}{mark}" if (mark := component_mark(link)) else link.identity()
+        for link in chain_links(entry)
     )
 
 
-def mark_of(entry: Any) -> str:
-    own = isinstance(entry, Entry) and is_own(type(entry))
-    return f"{GIVEN}{fingerprint(made_of(entry))}]" if own else ""
+def component_mark(entry: Any) -> str:
+    own = isinstance(entry, CatalogueEntry) and is_custom(type(entry))
+    return f"{GIVEN}{fingerprint(component_contents(entry))}]" if own else ""
 
 
-def links_of(entry: Any) -> Sequence[Any]:
+def chain_links(entry: Any) -> Sequence[Any]:
     return getattr(entry, "links", (entry,))
 
 
-def made_of(entry: Entry) -> tuple[Any, ...]:
-    """Its class, its settings, and what its own code put into private attributes as it was made."""
+def component_contents(entry: CatalogueEntry) -> tuple[Any, ...]:
+    """Its class, its settings, and what its own code put into private attributes as it was build_module."""
     kind, remembered = type(entry), entry.__pydantic_private__ or {}
-    known = [each for each in kind.__mro__ if issubclass(each, Entry) and not is_own(each)]
+    known = [each for each in kind.__mro__ if issubclass(each, CatalogueEntry) and not is_custom(each)]
     theirs = {name for each in known for name in each.__private_attributes__}
     settings = {name: getattr(entry, name) for name in kind.model_fields}
     return kind, settings, {name: value for name, value in remembered.items() if name not in theirs}
 
 
-def made(source: Callable[[], nn.Module]) -> nn.Module:
+def build_module(source: Callable[[], nn.Module]) -> nn.Module:
     try:
         with generators_kept():
             draw_from(0)

@@ -10,7 +10,7 @@ from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS, schedulers
 from straggler.algorithms.policies import POLICIES
 from straggler.analysis.tables import listing
-from straggler.config.registry import written
+from straggler.config.registry import format_value
 from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS
 from straggler.problems.partitions import PARTITIONS
@@ -51,6 +51,6 @@ def catalogue_table(name: str) -> Table:
 
 def settings_text(entry: Any) -> str:
     return ", ".join(
-        key if field.is_required() else f"{key}={written(field.get_default())}"
+        key if field.is_required() else f"{key}={format_value(field.get_default())}"
         for key, field in entry.model_fields.items()
     )

@@ -1,4 +1,4 @@
-"""Text ⇄ objects: an entry of a catalogue is written `name` or `name(key=value, …)`, everywhere."""
+"""Text ⇄ objects: an entry of a catalogue is format_value `name` or `name(key=value, …)`, everywhere."""
 
 import ast
 import difflib
@@ -17,19 +17,19 @@ class InputError(ValueError):
     """Something the user gave cannot be used; the message has the value, the rule and the remedy."""
 
 
-class Entry(BaseModel):
-    """One choice in a catalogue: its settings, checked when made; its text is how it is written."""
+class CatalogueEntry(BaseModel):
+    """One choice in a catalogue: its settings, checked when made; its text is how it is format_value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     name: ClassVar[str]
 
     def __str__(self) -> str:
         fields = type(self).model_fields
-        return self.text(k for k in fields if differ(getattr(self, k), fields[k].get_default()))
+        return self.text(k for k in fields if is_different(getattr(self, k), fields[k].get_default()))
 
     def text(self, keys: Iterable[str]) -> str:
-        """As it is written, with these settings."""
-        arguments = ", ".join(f"{key}={written(getattr(self, key))}" for key in keys)
+        """As it is format_value, with these settings."""
+        arguments = ", ".join(f"{key}={format_value(getattr(self, key))}" for key in keys)
         return f"{self.name}({arguments})" if arguments else self.name
 
     def identity(self) -> str:
@@ -48,7 +48,7 @@ class Entry(BaseModel):
         return list(cls.model_fields)
 
 
-def differ(value: object, default: object) -> bool:
+def is_different(value: object, default: object) -> bool:
     """Whether it is not the default; arrays do not say so in one word."""
     try:
         return bool(value != default)
@@ -56,20 +56,20 @@ def differ(value: object, default: object) -> bool:
         return True
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=CatalogueEntry)
 
 
-def parse(value: object, catalogue: Mapping[str, type[E]], what: str, kind: type[E] | None = None) -> E:
+def parse_entry(value: object, catalogue: Mapping[str, type[E]], what: str, kind: type[E] | None = None) -> E:
     """The entry that a text, a table with a `name`, or an entry itself stands for.
 
     An entry of a class that is in no catalogue will do if it is of this kind: users write their own.
     """
-    if kind is not None and isinstance(value, kind) and is_own(type(value)):
+    if kind is not None and isinstance(value, kind) and is_custom(type(value)):
         if not isinstance(getattr(value, "name", None), str):
             rule = f'a {what} has a name; write name: ClassVar[str] = "…" into {type(value).__name__}'
             raise ValueError(f"{type(value).__name__}(…): {rule}")
         return value
-    if isinstance(value, Entry):
+    if isinstance(value, CatalogueEntry):
         if type(value) not in catalogue.values():
             raise ValueError(f"{value} is not a {what}; known: {', '.join(catalogue)}")
         return value  # type: ignore[return-value]
@@ -81,22 +81,22 @@ def parse(value: object, catalogue: Mapping[str, type[E]], what: str, kind: type
             f"{what} {value!r} was given in Python, which text cannot hold; give the object there"
         )
     elif isinstance(value, str):
-        name, positional, settings = split_call(value)
+        name, positional, settings = parse_call(value)
     elif kind is not None and isinstance(value, type) and issubclass(value, kind):
         raise ValueError(f"{what}={value.__name__} is a class; give an object of it, as {value.__name__}()")
     else:
         raise ValueError(f"{what} {value!r}: write it as text, for example {next(iter(catalogue))!r}")
     if name not in catalogue:
-        raise ValueError(f"unknown {what} {name!r}; {suggestion(name, catalogue)}")
-    return build(catalogue[name], positional, settings)
+        raise ValueError(f"unknown {what} {name!r}; {suggest_name(name, catalogue)}")
+    return build_entry(catalogue[name], positional, settings)
 
 
-def is_own(entry: type[Entry]) -> bool:
+def is_custom(entry: type[CatalogueEntry]) -> bool:
     """Whether a user wrote it."""
     return entry.__module__.split(".")[0] != __name__.split(".")[0]
 
 
-def build(entry: type[E], positional: list[Any], settings: dict[str, Any]) -> E:
+def build_entry(entry: type[E], positional: list[Any], settings: dict[str, Any]) -> E:
     """Make an entry; whatever is wrong is said in one line."""
     keys = entry.keys()
     if len(positional) > len(keys):
@@ -108,10 +108,10 @@ def build(entry: type[E], positional: list[Any], settings: dict[str, Any]) -> E:
     try:
         return entry(**settings)
     except ValidationError as error:
-        raise ValueError(f"{entry.name}: {explain(error, entry.model_fields)}") from None
+        raise ValueError(f"{entry.name}: {explain_validation_error(error, entry.model_fields)}") from None
 
 
-def split_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """`name(1, key=2)` as its name, positional values and keyword values."""
     match = re.fullmatch(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
     if match is None:
@@ -120,10 +120,10 @@ def split_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
         call = ast.parse(f"f({match[2] or ''})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise ValueError
-        settings = {str(k.arg): value_of(k.value) for k in call.keywords}
+        settings = {str(k.arg): parse_value(k.value) for k in call.keywords}
         if any(k.arg is None for k in call.keywords) or len(settings) < len(call.keywords):  # ** or twice
             raise ValueError
-        return match[1], [value_of(node) for node in call.args], settings
+        return match[1], [parse_value(node) for node in call.args], settings
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         rule = "between the parentheses write key=value, with numbers, words, 'quoted text' or lists"
         raise ValueError(f"{text!r}: {rule}") from None
@@ -132,43 +132,43 @@ def split_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
 WORDS = {"true": True, "false": False, "none": None, "inf": float("inf")}  # as TOML writes them
 
 
-def value_of(node: ast.expr) -> Any:
+def parse_value(node: ast.expr) -> Any:
     """A literal, or a bare word as text (`aggregate=sum`)."""
     if isinstance(node, ast.Name):
         return WORDS.get(node.id, node.id)
     if isinstance(node, ast.List | ast.Tuple):
-        return [value_of(item) for item in node.elts]
+        return [parse_value(item) for item in node.elts]
     return ast.literal_eval(node)
 
 
-def written(value: Any) -> str:
-    """A value as `value_of` reads it back."""
+def format_value(value: Any) -> str:
+    """A value as `parse_value` reads it back."""
     if isinstance(value, list | tuple):
-        return f"[{', '.join(written(item) for item in value)}]"
+        return f"[{', '.join(format_value(item) for item in value)}]"
     if isinstance(value, str):
         bare = (
             value.isascii() and value.isidentifier() and value not in WORDS and not keyword.iskeyword(value)
         )
         return value if bare else repr(value)
-    return str(value) if isinstance(value, Entry) else repr(value)
+    return str(value) if isinstance(value, CatalogueEntry) else repr(value)
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, known: Iterable[str]) -> str:
     """`did you mean …? known: …`"""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return (f"did you mean {close[0]!r}? " if close else "") + f"known: {', '.join(names)}"
 
 
-def explain(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
+def explain_validation_error(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
     """A validation error in one line: which key, what was given, what is wanted, what would do."""
-    return "; ".join(explain_one(dict(item), fields) for item in error.errors())
+    return "; ".join(explain_one_error(dict(item), fields) for item in error.errors())
 
 
-def explain_one(item: dict[str, Any], fields: Mapping[str, FieldInfo]) -> str:
+def explain_one_error(item: dict[str, Any], fields: Mapping[str, FieldInfo]) -> str:
     key = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        return f"unknown key {key!r}; {suggestion(key, fields)}"
+        return f"unknown key {key!r}; {suggest_name(key, fields)}"
     if item["type"] == "missing":
         return f"{key} is missing; write {key}=…"
     reason = item["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
@@ -177,5 +177,5 @@ def explain_one(item: dict[str, Any], fields: Mapping[str, FieldInfo]) -> str:
     if item["type"] in ("tuple_type", "list_type"):
         return f"{key}={item['input']!r}: it must be a list; write {key}=[{item['input']!r}]"
     default = fields[key].get_default() if key in fields and not fields[key].is_required() else None
-    remedy = "change it" if default is None else f"for example {key}={written(default)}"
+    remedy = "change it" if default is None else f"for example {key}={format_value(default)}"
     return f"{key}={item['input']!r}: {reason}; {remedy}"

@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
-from straggler.config.custom import GivenData, GivenModel, named
-from straggler.config.registry import Entry, InputError, build, parse
+from straggler.config.custom import CustomData, CustomModel, format_component
+from straggler.config.registry import CatalogueEntry, InputError, build_entry, parse_entry
 from straggler.core import Optimizer, Server
 from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS
@@ -21,32 +21,32 @@ from straggler.timing import Law
 BUDGETS = ("epochs", "updates", "gradients", "seconds")
 PIECES = ("policy", "correction", "optimizer")
 SHARED_SETTINGS = ("momentum", "nesterov", "weight_decay")  # of optimizers that are also keys of their own
-Text = (PlainSerializer(named), WithJsonSchema({"type": "string"}))
+Text = (PlainSerializer(format_component), WithJsonSchema({"type": "string"}))
 
 
 def choice(
-    catalogue: Mapping[str, Any], what: str, kind: type[Entry]
+    catalogue: Mapping[str, Any], what: str, kind: type[CatalogueEntry]
 ) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
     """An entry of a catalogue, or one of the user's own: checked when read, written as its text."""
     return (
-        BeforeValidator(lambda value: parse(value, catalogue, what, kind)),
-        PlainSerializer(named),
+        BeforeValidator(lambda value: parse_entry(value, catalogue, what, kind)),
+        PlainSerializer(format_component),
         WithJsonSchema({"type": "string", "description": f"{what}: {', '.join(catalogue)}"}),
     )
 
 
 def dataset_of(value: Any) -> Any:
-    if isinstance(value, str | dict | Entry):
-        return parse(value, DATASETS | {Quadratics.name: Quadratics}, "data set")
-    if isinstance(value, GivenData):
+    if isinstance(value, str | dict | CatalogueEntry):
+        return parse_entry(value, DATASETS | {Quadratics.name: Quadratics}, "data set")
+    if isinstance(value, CustomData):
         return value
-    return GivenData(value if isinstance(value, tuple | list) else (value,))
+    return CustomData(value if isinstance(value, tuple | list) else (value,))
 
 
 def model_of(value: Any) -> Any:
     if isinstance(value, str | dict) or type(value) in MODELS.values():
-        return parse(value, MODELS, "model")
-    return value if isinstance(value, GivenModel) else GivenModel(value)
+        return parse_entry(value, MODELS, "model")
+    return value if isinstance(value, CustomModel) else CustomModel(value)
 
 
 def fewest_and_most(workers: Any) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def with_shared_settings(settings: Mapping[str, Any], own: bool) -> Optimizer:
 
     What a method sets by default gives way; what the user wrote into the optimizer must agree.
     """
-    optimizer = parse(settings["optimizer"], OPTIMIZERS, "optimizer", Optimizer)
+    optimizer = parse_entry(settings["optimizer"], OPTIMIZERS, "optimizer", Optimizer)
     changes = {}
     for key in SHARED_SETTINGS:
         if key not in settings:
@@ -123,7 +123,7 @@ def with_shared_settings(settings: Mapping[str, Any], own: bool) -> Optimizer:
     if all(getattr(optimizer, key) == value for key, value in changes.items()):
         return optimizer
     given = {key: getattr(optimizer, key) for key in optimizer.model_fields_set}
-    return build(type(optimizer), [], given | changes)
+    return build_entry(type(optimizer), [], given | changes)
 
 
 def overridden(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def overridden(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     settings = dict(settings)
     replaced: set[str] = {"min_workers"} if "workers" in changes else set()
     if str(changes.get("method")) in METHODS and any(piece in settings for piece in PIECES):
-        new = parse(METHODS[changes["method"]].optimizer, OPTIMIZERS, "optimizer")
+        new = parse_entry(METHODS[changes["method"]].optimizer, OPTIMIZERS, "optimizer")
         replaced |= {*PIECES} | {key for key in SHARED_SETTINGS if not hasattr(new, key)}
         replaced |= {"nesterov"} & new.model_fields_set
     if "optimizer" in changes:
@@ -145,7 +145,7 @@ def overridden(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
         replaced |= {*BUDGETS}
     if "optimizer" in settings and (set_anew := changes.keys() & {*SHARED_SETTINGS}):
         try:
-            last = parse(settings["optimizer"], OPTIMIZERS, "optimizer")
+            last = parse_entry(settings["optimizer"], OPTIMIZERS, "optimizer")
         except ValueError as error:
             raise InputError(str(error)) from None
         settings["optimizer"] = without(last, set_anew)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from straggler.config.registry import Entry
+from straggler.config.registry import CatalogueEntry
 from straggler.core.messages import Arrival, Change, Job
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def remembered(name: str) -> property:
     return property(recall)
 
 
-class Piece(Entry):
+class Piece(CatalogueEntry):
     """One of the three that decide; what it remembers of a run is in its private attributes."""
 
     @classmethod

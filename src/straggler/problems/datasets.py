@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 from pydantic import Field, model_validator
 
-from straggler.config.registry import Entry, parse
+from straggler.config.registry import CatalogueEntry, parse_entry
 from straggler.core.randomness import rng
 from straggler.problems.downloads.cache import Status, inspect, obtain
 from straggler.problems.downloads.published import CIFAR10, FASHION_MNIST, MNIST, Array, Published
@@ -44,7 +44,7 @@ class Data:
         return tuple(self.inputs.shape[1:])
 
 
-class DataSet(Entry):
+class DataSet(CatalogueEntry):
     """A data set that can be loaded."""
 
     @abstractmethod
@@ -227,4 +227,4 @@ DATASETS: dict[str, type[DataSet]] = {
 
 def status(names: Iterable[str] = ("fashion-mnist", "mnist", "cifar10", "digits", "mixture")) -> list[Status]:
     """One row per data set for `straggler data`; nothing is fetched."""
-    return [parse(name, DATASETS, "data set").status() for name in names]
+    return [parse_entry(name, DATASETS, "data set").status() for name in names]

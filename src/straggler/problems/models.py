@@ -9,7 +9,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from straggler.config.registry import Entry
+from straggler.config.registry import CatalogueEntry
 from straggler.problems.residual_networks import resnet, wide_resnet
 
 SMALLEST_IMAGE = 8
@@ -17,7 +17,7 @@ LARGEST = torch.finfo(torch.float32).max
 ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
-class Model(Entry):
+class Model(CatalogueEntry):
     """A network that can be built for inputs of a shape; `takes` is the only shape that fits, if any."""
 
     takes: ClassVar[tuple[int, ...] | None] = None

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from straggler.config.registry import Entry
+from straggler.config.registry import CatalogueEntry
 
 Indices = NDArray[np.int64]
 Labels = NDArray[Any]
 
 
-class Partition(Entry):
+class Partition(CatalogueEntry):
     """A way to deal the samples of a training set to workers; all but `shared` are disjoint."""
 
     by_label: ClassVar[bool] = True  # whether it looks at the labels

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from straggler.config.registry import Entry
+from straggler.config.registry import CatalogueEntry
 from straggler.core import Gradient
 from straggler.core.randomness import rng
 from straggler.problems.supervised import Chunk, Split
@@ -99,7 +99,7 @@ class Nothing:
         return {}
 
 
-class Quadratics(Entry):
+class Quadratics(CatalogueEntry):
     """Quadratics with a known optimum: condition number, gradient noise, and minima that differ by worker."""
 
     name: ClassVar[str] = "quadratic"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from straggler.config.registry import InputError, suggestion
+from straggler.config.registry import InputError, suggest_name
 from straggler.experiment import Experiment
 from straggler.timing.clusters import Repetition
 
@@ -128,7 +128,7 @@ def read_sweep(path: Path) -> tuple[list[Cell], list[int]]:
     known = [key for key in Experiment.model_fields if key not in ("seed", "loss")]
     for key in settings:
         if key not in known:
-            hint = "write seeds = 3, or seeds = [0, 7]" if key == "seed" else suggestion(key, known)
+            hint = "write seeds = 3, or seeds = [0, 7]" if key == "seed" else suggest_name(key, known)
             raise InputError(f"{path}: unknown key {key!r}; {hint}")
     return grid(settings), seeds
 

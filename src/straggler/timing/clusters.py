@@ -19,7 +19,7 @@ from straggler.algorithms.policies import (
     KSync,
     Synchronous,
 )
-from straggler.config.registry import InputError, parse, split_call, suggestion
+from straggler.config.registry import InputError, parse_call, parse_entry, suggest_name
 from straggler.core import Policy
 from straggler.timing import Durations, Law
 from straggler.timing.throughput import Tally, tally
@@ -34,12 +34,14 @@ def policy_of(text: str, workers: int) -> Policy:
         return str(max(1, round(float(match[1]) * workers / 100)))
 
     try:
-        name = split_call(text.replace("%", ""))[0]
+        name = parse_call(text.replace("%", ""))[0]
         if text == name and name in METHODS:
             text = METHODS[name].policy
         elif name not in POLICIES:
-            raise ValueError(f"unknown method or policy {name!r}; {suggestion(name, [*METHODS, *POLICIES])}")
-        policy = parse(re.sub(r"([\d.]+)%", share, text), POLICIES, "policy")
+            raise ValueError(
+                f"unknown method or policy {name!r}; {suggest_name(name, [*METHODS, *POLICIES])}"
+            )
+        policy = parse_entry(re.sub(r"([\d.]+)%", share, text), POLICIES, "policy")
         policy.check(workers)
     except ValueError as error:
         raise InputError(f"--method {text!r}: {error}") from None

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
-from straggler.config.registry import Entry
+from straggler.config.registry import CatalogueEntry
 from straggler.core.randomness import rng
 
 BLOCK = 64
@@ -22,7 +22,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 AtLeastOne = Annotated[float, Field(ge=1)]
 
 
-class Law(Entry):
+class Law(CatalogueEntry):
     """A law of seconds per job, for all workers or only for `workers`."""
 
     workers: tuple[NonNegativeInt, ...] | None = None

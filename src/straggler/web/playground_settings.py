@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
-from straggler.config.registry import InputError, explain, parse, suggestion
+from straggler.config.registry import InputError, explain_validation_error, parse_entry, suggest_name
 from straggler.experiment import Experiment
 
 ALLOWED: tuple[str, ...] = ("method", "dataset", "model", "lr", "momentum", "workers", "partition")
@@ -97,7 +97,7 @@ def choices() -> dict[str, Any]:
     methods = {}
     for name, method in METHODS.items():
         if not method.single:
-            optimizer = parse(method.optimizer, OPTIMIZERS, "optimizer")
+            optimizer = parse_entry(method.optimizer, OPTIMIZERS, "optimizer")
             momentum = getattr(optimizer, "momentum", None)
             methods[name] = {"text": f"{name}: {method.summary}", "momentum": momentum}
     return {
@@ -123,7 +123,7 @@ def settings_from(given: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"{key}: traces are read from files, which a page may not; use the command line")
         if key in OFFERED and str(value) not in OFFERED[key]:
             raise InputError(
-                f"{key}={str(value)[:80]!r} is not offered here; {suggestion(str(value), OFFERED[key])}"
+                f"{key}={str(value)[:80]!r} is not offered here; {suggest_name(str(value), OFFERED[key])}"
             )
         settings[key] = [str(item) for item in values] if key == "delay" else as_number(key, value)
     return settings
@@ -150,4 +150,4 @@ def experiment_of(settings: Mapping[str, Any]) -> Experiment:
     try:
         return Experiment(**settings)
     except ValidationError as error:
-        raise InputError(explain(error, Experiment.model_fields)) from None
+        raise InputError(explain_validation_error(error, Experiment.model_fields)) from None

@@ -13,7 +13,7 @@ from straggler.algorithms.corrections import correction_of
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
-from straggler.config.registry import InputError, explain, parse
+from straggler.config.registry import InputError, explain_validation_error, parse_entry
 from straggler.config.settings import PIECES, SHARED_SETTINGS
 from straggler.experiment import Experiment
 from straggler.record import ARRIVALS, Record, RecordError
@@ -94,7 +94,7 @@ class Facts:
             self._given = True
             return None
         except ValidationError as error:
-            return self._troubled(explain(error, Experiment.model_fields), None)
+            return self._troubled(explain_validation_error(error, Experiment.model_fields), None)
         except (RecordError, ValueError, OSError, TypeError) as error:
             return self._troubled(str(error), None)
 
@@ -132,8 +132,8 @@ def methods_by_pieces() -> dict[tuple[str, ...], str]:
     """The names of METHODS by their pieces as a record writes them."""
     named: dict[tuple[str, ...], str] = {}
     for name, method in METHODS.items():
-        policy = parse(method.policy, POLICIES, "policy")
-        optimizer = parse(method.optimizer, OPTIMIZERS, "optimizer")
+        policy = parse_entry(method.policy, POLICIES, "policy")
+        optimizer = parse_entry(method.optimizer, OPTIMIZERS, "optimizer")
         pieces = (str(policy), str(correction_of(method.correction)), str(optimizer))
         if not method.single:
             named.setdefault(pieces, name)

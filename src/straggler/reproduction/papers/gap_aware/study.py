@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from straggler.config.registry import parse
+from straggler.config.registry import parse_entry
 from straggler.reproduction.figures import gap_aware_figures
 from straggler.reproduction.papers.gap_aware.claims import claims
 from straggler.reproduction.papers.gap_aware.numbers import MAP, MAP_LRS, MAP_MOMENTA
@@ -137,7 +137,7 @@ def maps(scale: Scale) -> Iterator[Cell]:
 def speeds(scale: Scale) -> Iterator[Cell]:
     """Figure 12: who waits for whom; gradients are counted, not computed."""
     for kind, text in (("homogeneous", HOMOGENEOUS), ("heterogeneous", HETEROGENEOUS)):
-        law = parse(text, DELAYS, "law")
+        law = parse_entry(text, DELAYS, "law")
         for workers in SPEED_WORKERS:
             for method in SPEED_METHODS:
                 labels = {"table": "12", "protocol": kind, "row": method, "column": f"N = {workers}"}
