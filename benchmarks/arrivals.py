@@ -13,7 +13,7 @@ from straggler.algorithms.policies import POLICIES
 from straggler.analysis.tables import listing
 from straggler.config.registry import parse_entry
 from straggler.timing import DELAYS, Durations
-from straggler.timing.throughput import tally, through_policy
+from straggler.timing.throughput import measure_throughput, through_policy
 
 console = Console()
 SIZES = (8, 64, 1024)
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--compute", default="gamma(mean=128, cv=0.1)")
     arguments = parser.parse_args()
     for title, way, policies in (
-        ("Arrivals per second, whole blocks", tally, BLOCKS),
+        ("Arrivals per second, whole blocks", measure_throughput, BLOCKS),
         ("Arrivals per second, through the policy", through_policy, WAITING),
     ):
         rows = []

@@ -47,7 +47,7 @@ from straggler.config.settings import (
 )
 from straggler.core import Correction, Optimizer, Policy, Server
 from straggler.core.loop import Budget
-from straggler.core.randomness import rng
+from straggler.core.randomness import addressed_rng
 from straggler.problems.examples import ArrayExamples, Examples, Subset
 from straggler.problems.partitions import PARTITIONS, Partition
 from straggler.problems.quadratic import Quadratic, Quadratics
@@ -225,7 +225,7 @@ class Experiment(BaseModel):
             raise ValueError(f"the inputs have several parts, {self.model} takes one; give a module for them")
         validation = None
         if self.validation:
-            order = rng(self.seed, "validation").permutation(len(train_set))
+            order = addressed_rng(self.seed, "validation").permutation(len(train_set))
             kept = round(len(order) * self.validation)
             if not 0 < kept < len(order):
                 rule = f"of {len(order):,} samples it keeps {kept:,} apart; leave some on either side"
@@ -234,7 +234,7 @@ class Experiment(BaseModel):
                 Subset(train_set, np.sort(order[kept:])),
                 Subset(train_set, np.sort(order[:kept])),
             )
-        parts = self.partition.split(train_set.labels, self.workers, rng(self.seed, "partition"))
+        parts = self.partition.split(train_set.labels, self.workers, addressed_rng(self.seed, "partition"))
         model = (
             self.model.source
             if isinstance(self.model, CustomModel)

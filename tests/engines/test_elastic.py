@@ -15,7 +15,7 @@ import torch
 from straggler.algorithms.methods import METHODS
 from straggler.config.registry import InputError
 from straggler.core import Arrival, Change, Diverged, Gradient, Job, Server
-from straggler.core.buffers import MeanOfLatest
+from straggler.core.buffers import BufferAverage
 from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import Compute
 from straggler.engines.processes import Processes
@@ -133,7 +133,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_also_when_it_waited_for_one_who_
 
 def test_the_statistics_of_the_departed_go_with_them() -> None:
     """Else every mean would contain what they last said, for ever."""
-    mean = MeanOfLatest(torch.zeros(1))
+    mean = BufferAverage(torch.zeros(1))
     mean.put(0, torch.tensor([2.0]))
     assert mean.put(1, torch.tensor([4.0])) == 3
     assert mean.left(1) == 2

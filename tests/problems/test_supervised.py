@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from conftest import run_story
-from straggler.core.randomness import rng
+from straggler.core.randomness import addressed_rng
 from straggler.experiment import Experiment
 from straggler.problems.examples import ArrayExamples, DatasetExamples, crop_and_flip
 from straggler.problems.quadratic import Quadratic
@@ -141,9 +141,9 @@ def test_random_transforms_of_a_dataset_are_addressed() -> None:
     data = Noisy(torch.zeros(20, 4), torch.arange(20) % 2)
     examples = DatasetExamples(data)
     chosen = np.array([3, 4])
-    first, _ = examples.fetch(chosen, lambda: rng(0, "augment", 1, 2))
-    again, _ = examples.fetch(chosen, lambda: rng(0, "augment", 1, 2))
-    other, _ = examples.fetch(chosen, lambda: rng(0, "augment", 1, 3))
+    first, _ = examples.fetch(chosen, lambda: addressed_rng(0, "augment", 1, 2))
+    again, _ = examples.fetch(chosen, lambda: addressed_rng(0, "augment", 1, 2))
+    other, _ = examples.fetch(chosen, lambda: addressed_rng(0, "augment", 1, 3))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -175,7 +175,7 @@ def test_images_are_normalised_and_augmented_only_in_training() -> None:
         (0.2, 0.2, 0.1), (1, 3, 1, 1)
     )
     assert np.allclose(plain, expected, atol=1e-5)
-    moved, _ = examples.fetch(np.array([0, 1]), lambda: rng(0, "augment"))
+    moved, _ = examples.fetch(np.array([0, 1]), lambda: addressed_rng(0, "augment"))
     assert moved.shape == plain.shape
     assert not torch.equal(moved, plain)
 
@@ -185,7 +185,7 @@ def test_crops_are_windows_of_the_padded_image() -> None:
     padded = np.pad(image, ((0, 0), (0, 0), (4, 4), (4, 4)))
     windows = [padded[0, 0, r : r + 8, c : c + 8] for r in range(9) for c in range(9)]
     allowed = {w.tobytes() for w in windows} | {w[:, ::-1].tobytes() for w in windows}
-    seen = {crop_and_flip(image, rng(0, "crop", 0, i))[0, 0].tobytes() for i in range(300)}
+    seen = {crop_and_flip(image, addressed_rng(0, "crop", 0, i))[0, 0].tobytes() for i in range(300)}
     assert seen <= allowed
     assert len(seen) > 100
 

@@ -98,7 +98,7 @@ def test_with_many_machines_asynchronous_speed_is_the_mean_of_one_over_a_gamma()
 def test_the_committed_rows_are_what_the_code_counts(method: str) -> None:
     row = ROWS.filter(protocol="heterogeneous", row=method, column="N = 1024", seed=7).row(0, named=True)
     mine = repetition("heterogeneous", method, 1024, 7)
-    seen = mine.tally()
+    seen = mine.measure()
     assert (row["id"], row["seconds"], row["updates"]) == (mine.id, seen.seconds, seen.updates)
     assert row["value"] == seen.applied / seen.seconds and seen.applied >= GRADIENTS
 

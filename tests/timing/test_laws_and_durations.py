@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from straggler.config.registry import parse_entry
-from straggler.core.randomness import rng
+from straggler.core.randomness import addressed_rng
 from straggler.timing import (
     BLOCK,
     DELAYS,
@@ -78,7 +78,7 @@ def test_every_law_is_tested_here() -> None:
 def test_an_address_is_numpy_s_own_seed_of_its_four_numbers(seed: int) -> None:
     """Large seeds too, which are several words: the same draws as ever."""
     numbers = (seed, zlib.crc32(b"duration-0"), 0, 5)
-    assert rng(seed, "duration-0", 0, 5).random() == np.random.default_rng(numbers).random()
+    assert addressed_rng(seed, "duration-0", 0, 5).random() == np.random.default_rng(numbers).random()
 
 
 @pytest.mark.parametrize("text", PLAIN + MULTIPLYING)

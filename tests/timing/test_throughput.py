@@ -17,7 +17,7 @@ from straggler.cli import offered
 from straggler.config.registry import InputError, parse_entry
 from straggler.timing import BLOCK, DELAYS, Durations
 from straggler.timing.clusters import densities, mean_seconds, policy_of, speedups
-from straggler.timing.throughput import Counter, Tally, blank_arrival, tally, through_policy
+from straggler.timing.throughput import Counter, Throughput, blank_arrival, measure_throughput, through_policy
 
 pytestmark = pytest.mark.timeout(60)
 GAMMA = "gamma(mean=1, cv=0.3)"
@@ -30,8 +30,10 @@ def durations(compute: str, workers: int, *delays: str, seed: int = 0) -> Durati
     return Durations(law, [parse_entry(delay, DELAYS, "law") for delay in delays], workers, seed)
 
 
-def counted(policy: str, compute: str, workers: int, updates: int, **more: Any) -> Tally:
-    return tally(parse_entry(policy, POLICIES, "policy"), durations(compute, workers, **more), updates)
+def counted(policy: str, compute: str, workers: int, updates: int, **more: Any) -> Throughput:
+    return measure_throughput(
+        parse_entry(policy, POLICIES, "policy"), durations(compute, workers, **more), updates
+    )
 
 
 # The same as the simulator, to the bit.
@@ -67,7 +69,7 @@ def test_both_paths_are_the_simulator(policy: str, compute: str) -> None:
     )
     server = story.server
     ledger = server.ledger
-    simulated = Tally(
+    simulated = Throughput(
         seconds=story.times[-1],
         updates=server.k,
         gradients=server.gradients,
@@ -77,14 +79,14 @@ def test_both_paths_are_the_simulator(policy: str, compute: str) -> None:
         dispatched=ledger.dispatched,
     )
     cluster = durations(compute, 5, delay, seed=3)
-    for way in (tally, through_policy):
+    for way in (measure_throughput, through_policy):
         assert way(parse_entry(policy, POLICIES, "policy"), cluster, updates) == simulated
 
 
 def test_more_workers_than_a_round_has_blocks() -> None:
     for policy in ("synchronous", "k-sync(k=70)", "asynchronous", "k-batch-async(k=50)"):
         piece, cluster = parse_entry(policy, POLICIES, "policy"), durations(UNEVEN, 100)
-        assert tally(piece, cluster, BLOCK + 1) == through_policy(piece, cluster, BLOCK + 1)
+        assert measure_throughput(piece, cluster, BLOCK + 1) == through_policy(piece, cluster, BLOCK + 1)
 
 
 def test_slices_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +161,7 @@ def test_asynchronous_throughput_is_the_sum_of_the_rates() -> None:
     cluster = durations(
         "lognormal(mean=1, cv=0.5)", 3, "constant(1, workers=[1])", "constant(3, workers=[2])"
     )
-    seen = tally(POLICIES["asynchronous"](), cluster, 60_000)
+    seen = measure_throughput(POLICIES["asynchronous"](), cluster, 60_000)
     assert seen.applied / seen.seconds == pytest.approx(1 + 1 / 2 + 1 / 4, rel=0.01)
 
 

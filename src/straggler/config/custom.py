@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from straggler.config.fingerprints import fingerprint
 from straggler.config.registry import GIVEN, CatalogueEntry, is_custom
-from straggler.core.randomness import draw_from, generators_kept, rng
+from straggler.core.randomness import addressed_rng, preserve_global_generators, seed_global_generators
 from straggler.problems.examples import ArrayExamples, DatasetExamples, Examples
 
 CUSTOM_LOSS_REMARK = "# loss: "  # how the text begins of an experiment with one
@@ -118,8 +118,8 @@ def component_contents(entry: CatalogueEntry) -> tuple[Any, ...]:
 
 def build_module(source: Callable[[], nn.Module]) -> nn.Module:
     try:
-        with generators_kept():
-            draw_from(0)
+        with preserve_global_generators():
+            seed_global_generators(0)
             module = source()
     except Exception as error:
         raise ValueError(f"the function that makes it fails: {type(error).__name__}: {error}") from error
@@ -142,5 +142,5 @@ def as_array(part: Any) -> NDArray[Any]:
 def probe(examples: DatasetExamples) -> tuple[Any, ...]:
     """Its length and items spread over it: enough to tell most Datasets apart, and never the whole of one."""
     chosen = np.unique(np.linspace(0, len(examples) - 1, PROBES).astype(int))
-    inputs, _ = examples.fetch(chosen, lambda: rng(0, "probe"))
+    inputs, _ = examples.fetch(chosen, lambda: addressed_rng(0, "probe"))
     return len(examples), examples.labels, inputs

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-class MeanOfLatest:
+class BufferAverage:
     """Workers that have not reported, or are gone, do not count; without any the mean stays as it was."""
 
     def __init__(self, first: Tensor) -> None:

@@ -32,13 +32,13 @@ class Engine(Protocol):
 def remembered(name: str) -> property:
     """A private attribute, found at once: pydantic's own search takes longer than many a policy."""
 
-    def recall(piece: "Piece") -> Any:
+    def recall(piece: "Component") -> Any:
         return (piece.__pydantic_private__ or {})[name]
 
     return property(recall)
 
 
-class Piece(CatalogueEntry):
+class Component(CatalogueEntry):
     """One of the three that decide; what it remembers of a run is in its private attributes."""
 
     @classmethod
@@ -48,7 +48,7 @@ class Piece(CatalogueEntry):
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep: tensors, numbers, lists and dictionaries of them."""
-        within = {name: value.state() for name, value in self if isinstance(value, Piece)}
+        within = {name: value.state() for name, value in self if isinstance(value, Component)}
         return dict(self.__pydantic_private__ or {}) | within
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -59,7 +59,7 @@ class Piece(CatalogueEntry):
                 setattr(self, name, value)
 
 
-class Policy(Piece):
+class Policy(Component):
     """WHEN the server steps, and who starts again. Sees counts and times, never tensors."""
 
     def check(self, workers: int) -> None:
@@ -93,7 +93,7 @@ class Policy(Piece):
         return server.k, server.optimizer.send(server.x, server.lr, worker)
 
 
-class Correction(Piece):
+class Correction(Component):
     """WHAT is done to a stale gradient before it is used."""
 
     def check(self, policy: Policy, optimizer: "Optimizer") -> None:
@@ -110,7 +110,7 @@ class Correction(Piece):
         """Told after each server step: the model before it, and its learning rate."""
 
 
-class Optimizer(Piece):
+class Optimizer(Component):
     """HOW the model moves, and what a worker is sent. The learning rate stays outside the velocity."""
 
     per_worker: ClassVar[bool] = False  # keeps something for each worker, so a step must be one worker's

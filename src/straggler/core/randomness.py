@@ -9,23 +9,23 @@ import numpy as np
 import torch
 
 
-def rng(seed: int, stream: str, worker: int = 0, index: int = 0) -> np.random.Generator:
+def addressed_rng(seed: int, stream: str, worker: int = 0, index: int = 0) -> np.random.Generator:
     """The generator at an address: what for (stream), for whom (worker), which time (index)."""
-    return np.random.Generator(np.random.PCG64(address(seed, stream, worker, index)))
+    return np.random.Generator(np.random.PCG64(seed_sequence(seed, stream, worker, index)))
 
 
 def torch_seed(seed: int, stream: str, worker: int = 0, index: int = 0) -> int:
     """The same address as a seed for torch's generator (initial weights, dropout)."""
-    return int(address(seed, stream, worker, index).generate_state(1, np.uint64)[0])
+    return int(seed_sequence(seed, stream, worker, index).generate_state(1, np.uint64)[0])
 
 
-def address(seed: int, stream: str, worker: int, index: int) -> np.random.SeedSequence:
+def seed_sequence(seed: int, stream: str, worker: int, index: int) -> np.random.SeedSequence:
     numbers = (seed, zlib.crc32(stream.encode()), worker, index)
     # numpy takes a tuple to pieces number by number, an array at once; a large seed is several of its words
     return np.random.SeedSequence(np.array(numbers, np.uint32) if seed < 2**32 else numbers)
 
 
-def draw_from(seed: int) -> None:
+def seed_global_generators(seed: int) -> None:
     """Let the three generators that models and transforms may ask draw from this seed."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
@@ -33,7 +33,7 @@ def draw_from(seed: int) -> None:
 
 
 @contextmanager
-def generators_kept() -> Iterator[None]:
+def preserve_global_generators() -> Iterator[None]:
     """Give these generators back as they were."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from straggler.core.buffers import MeanOfLatest
+from straggler.core.buffers import BufferAverage
 from straggler.core.interfaces import Correction, Diverged, Optimizer, Policy
 from straggler.core.messages import Arrival, Decision, Job
 
@@ -63,7 +63,7 @@ class Server:
         self._schedule = lr
         self._merged_now: list[Arrival] = []  # since the last arrival came, for a step to come
         self._used_now: list[Arrival] = []  # since then, by a step
-        self._buffers = MeanOfLatest(buffers)
+        self._buffers = BufferAverage(buffers)
         self._nothing = x.new_empty(0)  # a slice would keep the first model alive
         self._clear_pending()
         self.policy.check(workers)

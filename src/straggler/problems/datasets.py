@@ -13,7 +13,7 @@ from PIL import Image
 from pydantic import Field, model_validator
 
 from straggler.config.registry import CatalogueEntry, parse_entry
-from straggler.core.randomness import rng
+from straggler.core.randomness import addressed_rng
 from straggler.problems.downloads.cache import Status, inspect, obtain
 from straggler.problems.downloads.published import CIFAR10, FASHION_MNIST, MNIST, Array, Published
 from straggler.problems.downloads.sources import Debian, Npm, Report, Source, Web
@@ -205,7 +205,7 @@ class Mixture(DataSet):
 
     def load(self, folder: Path | None = None, report: Report = log.info) -> Data:
         """The samples that the settings address; nothing is fetched."""
-        centres = rng(self.seed, "mixture centres").standard_normal((self.classes, self.features))
+        centres = addressed_rng(self.seed, "mixture centres").standard_normal((self.classes, self.features))
         inputs, labels = self.draw(centres, "mixture train", self.samples)
         test_inputs, test_labels = self.draw(centres, "mixture test", max(self.classes, self.samples // 4))
         names = tuple(str(number) for number in range(self.classes))
@@ -213,7 +213,7 @@ class Mixture(DataSet):
 
     def draw(self, centres: Array, stream: str, count: int) -> tuple[Array, Array]:
         """Classes as equal in number as can be, in random order."""
-        random = rng(self.seed, stream)
+        random = addressed_rng(self.seed, stream)
         labels = random.permutation(np.arange(count) % self.classes)
         noise = random.standard_normal((count, self.features))
         return (centres[labels] + self.spread * noise).astype(np.float32), labels.astype(np.int64)

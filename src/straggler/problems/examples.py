@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-from straggler.core.randomness import draw_from, generators_kept
+from straggler.core.randomness import preserve_global_generators, seed_global_generators
 
 PADDING = 4  # pixels around an image before it is cropped again
 
@@ -84,8 +84,8 @@ class DatasetExamples:
 
     def fetch(self, chosen: NDArray[np.int64], address: Address | None = None) -> tuple[Tensor, Any]:
         seed = 0 if address is None else int(address().integers(2**32))
-        with generators_kept():  # random transforms draw from them
-            draw_from(seed)
+        with preserve_global_generators():  # random transforms draw from them
+            seed_global_generators(seed)
             inputs, targets = default_collate([self.dataset[int(number)] for number in chosen])
         return inputs, targets
 
@@ -99,7 +99,7 @@ def check_pairs(dataset: Any) -> None:
     if not len(dataset):
         return  # said of all data that are empty
     try:
-        with generators_kept():
+        with preserve_global_generators():
             _, _ = dataset[0]
     except Exception as error:
         said = f"{type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from straggler.config.registry import CatalogueEntry
 from straggler.core import Gradient
-from straggler.core.randomness import rng
+from straggler.core.randomness import addressed_rng
 from straggler.problems.supervised import Chunk, Split
 
 BATCHES = 1000  # in one epoch of a quadratic
@@ -27,7 +27,10 @@ class Quadratic:
         self.curvature = torch.logspace(
             0, -float(np.log10(shape.condition)), shape.dimension, dtype=torch.float64
         )
-        minima = [rng(seed, "minimum", worker).standard_normal(shape.dimension) for worker in range(workers)]
+        minima = [
+            addressed_rng(seed, "minimum", worker).standard_normal(shape.dimension)
+            for worker in range(workers)
+        ]
         self.minima = shape.spread * torch.from_numpy(np.array(minima))
         self.optimum = self.minima.mean(dim=0)
 
@@ -45,7 +48,7 @@ class Quadratic:
         gradient = self.curvature * away
         loss = 0.5 * float(gradient @ away)
         if self.noise:
-            noise = rng(self.seed, "noise", worker, index).standard_normal(len(x))
+            noise = addressed_rng(self.seed, "noise", worker, index).standard_normal(len(x))
             gradient = gradient + self.noise * torch.from_numpy(noise)
         return Gradient(gradient, loss, buffers)
 

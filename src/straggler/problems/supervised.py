@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from straggler.core import Gradient
-from straggler.core.randomness import draw_from, generators_kept, rng, torch_seed
+from straggler.core.randomness import (
+    addressed_rng,
+    preserve_global_generators,
+    seed_global_generators,
+    torch_seed,
+)
 from straggler.problems.examples import Examples
 
 Split = Literal["train", "validation", "test"]
@@ -65,7 +70,7 @@ class Problem(Protocol):
 def one_thread() -> Iterator[None]:
     """Gradients use one thread each (cores are spent across gradients) and leave the process as it was."""
     threads = torch.get_num_threads()
-    with generators_kept():
+    with preserve_global_generators():
         torch.set_num_threads(1)
         try:
             yield
@@ -75,7 +80,7 @@ def one_thread() -> Iterator[None]:
 
 def shuffled(seed: int, parts: Sequence[NDArray[np.int64]], worker: int, passes: int) -> NDArray[np.int64]:
     """A worker's samples in the order of this pass."""
-    return rng(seed, "batches", worker, passes).permutation(parts[worker])
+    return addressed_rng(seed, "batches", worker, passes).permutation(parts[worker])
 
 
 def described(part: Any) -> str:
@@ -116,8 +121,8 @@ class Supervised:
 
     def _prepare(self) -> None:
         """Build the module on one flat vector: its parameters and their gradients are views."""
-        with generators_kept():
-            draw_from(torch_seed(self.seed, "weights"))
+        with preserve_global_generators():
+            seed_global_generators(torch_seed(self.seed, "weights"))
             self.module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         if not self.module.training:  # it was used, and is to be trained; parts that are frozen stay so
             self.module.train()
@@ -181,8 +186,10 @@ class Supervised:
     def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
         self._load(x, buffers)
         address = (self.seed, "augment", worker, index)
-        inputs, targets = self.splits["train"].fetch(self.batch(worker, index), lambda: rng(*address))
-        draw_from(torch_seed(self.seed, "dropout", worker, index))
+        inputs, targets = self.splits["train"].fetch(
+            self.batch(worker, index), lambda: addressed_rng(*address)
+        )
+        seed_global_generators(torch_seed(self.seed, "dropout", worker, index))
         self._gradient.zero_()
         loss = self.loss(self.module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -195,7 +202,7 @@ class Supervised:
         inputs, targets = self.splits["train"].fetch(chosen[: self.batch_size] % self.samples)
         buffers = self._read_buffers()
         try:
-            with generators_kept():
+            with preserve_global_generators():
                 outputs = self.module(inputs)
                 loss = self.loss(outputs, targets)
                 torch.as_tensor(loss).item()

@@ -15,11 +15,11 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from straggler.core import Arrival, Gradient, Job
-from straggler.core.buffers import MeanOfLatest
+from straggler.core.buffers import BufferAverage
 from straggler.core.server import Ledger
 
 KEPT = 2  # so that one is left if the last is damaged
-OBJECTS: dict[str, type] = {kind.__name__: kind for kind in (Job, Gradient, Ledger, MeanOfLatest)}
+OBJECTS: dict[str, type] = {kind.__name__: kind for kind in (Job, Gradient, Ledger, BufferAverage)}
 
 
 class CheckpointError(RuntimeError):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from straggler.config.registry import InputError
 from straggler.config.settings import PIECES
-from straggler.core.randomness import rng
+from straggler.core.randomness import addressed_rng
 from straggler.engines.pool.gradient_pool import on_cores
 from straggler.experiment import Experiment
 from straggler.problems.examples import Subset
@@ -229,7 +229,7 @@ def part_of(problem: Problem, samples: int | None, seed: int) -> Problem:
     """The problem with only so many test samples, drawn once."""
     if samples is not None and isinstance(problem, Supervised) and samples < len(problem.splits["test"]):
         whole = problem.splits["test"]
-        drawn = rng(seed, "landscape").permutation(len(whole))[:samples]
+        drawn = addressed_rng(seed, "landscape").permutation(len(whole))[:samples]
         problem.splits["test"] = Subset(whole, np.sort(drawn))
     return problem
 

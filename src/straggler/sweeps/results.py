@@ -38,7 +38,7 @@ def facts_of(experiment: Experiment, record: Record, keep: tuple[str, ...], data
 
 def counted(repetition: Repetition) -> Facts:
     """Where the jobs went, and gradients used per second."""
-    tally = repetition.tally()
+    tally = repetition.measure()
     return {**vars(tally), "speed": tally.applied / tally.seconds, "converged": True}
 
 

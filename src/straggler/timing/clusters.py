@@ -22,7 +22,7 @@ from straggler.algorithms.policies import (
 from straggler.config.registry import InputError, parse_call, parse_entry, suggest_name
 from straggler.core import Policy
 from straggler.timing import Durations, Law
-from straggler.timing.throughput import Tally, tally
+from straggler.timing.throughput import Throughput, measure_throughput
 
 MACHINES = 20_000  # for densities: so many blocks of jobs, of a machine each if there are as many
 
@@ -66,10 +66,12 @@ class Repetition:
         told = [self.method, laws, self.workers, self.gradients, self.seed]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]
 
-    def tally(self) -> Tally:
+    def measure(self) -> Throughput:
         policy = policy_of(self.method, self.workers)
         updates = -(-self.gradients // used_by_a_step(policy, self.workers))
-        return tally(policy, Durations(self.compute, self.delays, self.workers, self.seed), updates)
+        return measure_throughput(
+            policy, Durations(self.compute, self.delays, self.workers, self.seed), updates
+        )
 
 
 def speedups(
@@ -93,7 +95,7 @@ def speedups(
             for method in methods:
                 for seed in seeds:
                     progress(len(rows) / whole, f"{method} × {size:,}")
-                    seen = Repetition(method, compute, size, gradients, seed, tuple(delays)).tally()
+                    seen = Repetition(method, compute, size, gradients, seed, tuple(delays)).measure()
                     facts = {"cluster": str(compute), "method": method, "workers": size, "seed": seed}
                     speed = seen.applied * seconds / seen.seconds
                     rows.append(facts | {"speedup": speed, "unit": seconds} | vars(seen))

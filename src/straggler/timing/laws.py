@@ -13,7 +13,7 @@ import polars as pl
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from straggler.config.registry import CatalogueEntry
-from straggler.core.randomness import rng
+from straggler.core.randomness import addressed_rng
 
 BLOCK = 64
 Array = npt.NDArray[np.float64]
@@ -283,7 +283,7 @@ class Term:
         self.memory = law.recall(sorted(self.affected))
 
     def rng(self, worker: int, number: int) -> np.random.Generator:
-        return rng(self.seed, f"duration-{self.index}", worker, number)
+        return addressed_rng(self.seed, f"duration-{self.index}", worker, number)
 
     def machine_rng(self, worker: int) -> np.random.Generator:
-        return rng(self.seed, f"machine-{self.index}", worker)
+        return addressed_rng(self.seed, f"machine-{self.index}", worker)

@@ -26,7 +26,7 @@ SLICE = 2**21  # arrivals looked at together: bounds the memory
 
 
 @dataclass(frozen=True)
-class Tally:
+class Throughput:
     """Where the jobs of a cluster were when the last update was made."""
 
     seconds: float
@@ -38,7 +38,7 @@ class Tally:
     dispatched: int
 
 
-def tally(policy: Policy, durations: Durations, updates: int) -> Tally:
+def measure_throughput(policy: Policy, durations: Durations, updates: int) -> Throughput:
     """Run a policy for so many updates, the fastest way that is exact."""
     policy.check(durations.workers)
     match policy:
@@ -53,7 +53,7 @@ def tally(policy: Policy, durations: Durations, updates: int) -> Tally:
     return through_policy(policy, durations, updates)
 
 
-def nobody_waits(durations: Durations, updates: int, k: int) -> Tally:
+def nobody_waits(durations: Durations, updates: int, k: int) -> Throughput:
     """Every worker goes on at once; each k arrivals are an update."""
     paths, wanted = [Path(durations, worker) for worker in range(durations.workers)], updates * k
     horizon, passed = 0.0, 0
@@ -68,7 +68,7 @@ def nobody_waits(durations: Durations, updates: int, k: int) -> Tally:
         passed = arrived
     times = np.concatenate([path.times for path in paths])
     last = float(np.partition(times, wanted - passed - 1)[wanted - passed - 1])
-    return Tally(last, updates, wanted, wanted, 0, 0, wanted + durations.workers)
+    return Throughput(last, updates, wanted, wanted, 0, 0, wanted + durations.workers)
 
 
 class Path:
@@ -104,7 +104,7 @@ class Path:
         self.blocks, self.end = self.blocks + blocks, float(more[-1])
 
 
-def rounds(durations: Durations, updates: int, k: int) -> Tally:
+def rounds(durations: Durations, updates: int, k: int) -> Throughput:
     """All start together; the k-th to arrive ends the round, and the others are cancelled."""
     clock, workers = np.zeros(1), durations.workers
     for number in range(-(-updates // BLOCK)):
@@ -112,7 +112,7 @@ def rounds(durations: Durations, updates: int, k: int) -> Tally:
         lengths = table.max(axis=0) if k == workers else np.partition(table, k - 1, axis=0)[k - 1]
         clock = np.cumsum(np.concatenate([clock[-1:], lengths[: updates - number * BLOCK]]))
     arrived = updates * k
-    return Tally(
+    return Throughput(
         float(clock[-1]), updates, arrived, arrived, 0, updates * workers - arrived, (updates + 1) * workers
     )
 
@@ -144,7 +144,7 @@ class Counter(Server):
         self.held = 0
 
 
-def through_policy(policy: Policy, durations: Durations, updates: int) -> Tally:
+def through_policy(policy: Policy, durations: Durations, updates: int) -> Throughput:
     """The policy decides on every arrival, in the simulator's order: (time, worker, launch)."""
     server = Counter(policy, durations.workers)
     receive, busy, finished, launched = server.policy.receive, server.busy, server.finished, server.launched
@@ -196,9 +196,9 @@ def blank_arrival(worker: int, server: Server) -> Arrival:
     return Arrival(job, 0.0, 0.0, 1, lambda: nothing)
 
 
-def outcome(server: Server, now: float) -> Tally:
+def outcome(server: Server, now: float) -> Throughput:
     """From what the server counted; the rest follows from the ledger's law."""
     arrived, applied, dispatched = sum(server.finished), server.ledger.applied, sum(server.launched)
     dropped = arrived - applied - server.held - len(server.aside)
     cancelled = dispatched - arrived - len(server.busy)
-    return Tally(now, server.k, arrived, applied, dropped, cancelled, dispatched)
+    return Throughput(now, server.k, arrived, applied, dropped, cancelled, dispatched)
