@@ -29,9 +29,9 @@ from torch.distributed import rpc
 from straggler.analysis.tables import listing
 from straggler.core import Arrival
 from straggler.core.loop import Budget, train
-from straggler.engines.processes import Processes
-from straggler.engines.ray import RayCluster, join
-from straggler.engines.real_time import RealTime
+from straggler.engines.processes import ProcessEngine
+from straggler.engines.ray import RayEngine, join
+from straggler.engines.real_time import RealTimeEngine
 from straggler.experiment import Experiment
 from straggler.problems.quadratic import Nothing
 from straggler.problems.supervised import one_thread
@@ -39,7 +39,7 @@ from straggler.timing import Durations
 
 console = Console()
 WORKERS = 2
-ENGINES: dict[str, type[RealTime]] = {"processes": Processes, "ray": RayCluster}
+ENGINES: dict[str, type[RealTimeEngine]] = {"processes": ProcessEngine, "ray": RayEngine}
 
 
 def no_delay(workers: int = WORKERS) -> Durations:
@@ -198,7 +198,7 @@ def training(gradients: int, rounds: int) -> None:
     """LeNet-5 on two processes against the bare loop of benchmarks/simulator.py."""
     experiment = lenet(workers=WORKERS)
     problem = experiment.problem()
-    with closing(Processes(problem, no_delay(), WORKERS)) as engine, closing(BareLoops()) as limit:
+    with closing(ProcessEngine(problem, no_delay(), WORKERS)) as engine, closing(BareLoops()) as limit:
         server = experiment.server(problem)
         bare, most, ours = [], [], []
         for _ in range(rounds):
@@ -229,7 +229,7 @@ def recovery(times: int) -> None:
 
 
 def process_of_first(engine: Any) -> int:
-    return int(engine._seats[0].pid if isinstance(engine, RayCluster) else engine._children[0].pid)
+    return int(engine._seats[0].pid if isinstance(engine, RayEngine) else engine._children[0].pid)
 
 
 class Recovered(Exception):

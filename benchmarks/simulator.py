@@ -24,7 +24,7 @@ from straggler.algorithms.methods import METHODS
 from straggler.analysis.tables import listing
 from straggler.core import Arrival, Gradient, Server
 from straggler.core.loop import Budget, train
-from straggler.engines.pool.gradient_pool import Compute, Pool, on_cores
+from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool, on_cores
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.quadratic import Nothing
@@ -77,7 +77,7 @@ def simulated(
     problem = experiment.problem()
     compute = on_cores(problem, jobs)
     try:
-        if isinstance(compute, Pool):
+        if isinstance(compute, GradientPool):
             compute.wait_until_ready()
         server = experiment.server(problem)
         durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
@@ -126,7 +126,7 @@ def arrivals_per_second(arrivals: int) -> None:
     for workers in (10, 1_000, 10_000):
         experiment = Experiment(dataset="quadratic", workers=workers, compute="exponential(mean=1)")
         problem = Nothing()
-        simulator = Simulator(Compute(problem), Durations(experiment.compute, [], workers, 0))
+        simulator = Simulator(GradientComputer(problem), Durations(experiment.compute, [], workers, 0))
         server = experiment.server(problem)
         started = time.perf_counter()
         train(server, simulator, Budget(gradients=arrivals + workers), lambda *seen: None)

@@ -17,7 +17,7 @@ from straggler import Experiment
 from straggler.analysis.intervals import plus_minus
 from straggler.analysis.markdown import fill, markdown_table
 from straggler.analysis.tables import listing, number
-from straggler.running.progress import Bar
+from straggler.running.progress import ProgressBar
 
 LENET = {
     "dataset": "fashion-mnist",
@@ -56,7 +56,7 @@ rows = []
 for name, (theirs, with_labels, settings) in RUNS.items():
     facts = []
     for seed in range(arguments.seeds):
-        with Bar(console, f"{name}, seed {seed}") as bar:
+        with ProgressBar(console, f"{name}, seed {seed}") as bar:
             experiment = Experiment(**settings, seed=seed)
             facts.append(experiment.run(arguments.out, progress=bar.update, report=bar.say).summary)
     ours = [fact["test_accuracy"] for fact in facts]

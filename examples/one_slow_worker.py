@@ -11,7 +11,7 @@ from rich.console import Console
 from straggler import Experiment, Record
 from straggler.analysis.figures import comparison_figure
 from straggler.analysis.tables import comparison
-from straggler.running.progress import Bar
+from straggler.running.progress import ProgressBar
 
 TARGET = 80.0  # per cent
 
@@ -37,7 +37,7 @@ for name, (method, lr) in rates.items():
         eval_every=0.1 if method == "ssgd" else 0.25,
         **cluster,
     )
-    with Bar(console, name) as bar:
+    with ProgressBar(console, name) as bar:
         records[name] = experiment.run(arguments.out, progress=bar.update, report=bar.say)
 
 figure = comparison_figure(records, TARGET, arguments.out / "one_slow_worker.png")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from straggler.core import Arrival, Decision, Server
 from straggler.core.loop import train
-from straggler.engines.pool.gradient_pool import Compute
+from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.supervised import Problem, one_thread
@@ -48,7 +48,7 @@ def run_story(watch: Callable[[Server], None] | None = None, **settings: Any) ->
             watch(server)
 
     with one_thread():
-        train(server, Simulator(Compute(problem), durations), experiment.budget(problem), observe)
+        train(server, Simulator(GradientComputer(problem), durations), experiment.budget(problem), observe)
     return story
 
 

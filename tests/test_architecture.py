@@ -139,7 +139,7 @@ def test_imports_go_down(module: str) -> None:
             "algorithms.policies.new",
             "from straggler.experiment import Experiment",
         ),
-        ("problems.new", "from straggler.engines.pool.gradient_pool import Compute"),
+        ("problems.new", "from straggler.engines.pool.gradient_pool import GradientComputer"),
         ("analysis.new", "from straggler.experiment import Experiment"),
         ("analysis.new", "from straggler.engines.simulator import Simulator"),
         ("analysis.new", "from straggler import experiment"),

@@ -53,10 +53,10 @@ from straggler.problems.partitions import PARTITIONS, Partition
 from straggler.problems.quadratic import Quadratic, Quadratics
 from straggler.problems.supervised import Loss, Problem, Supervised
 from straggler.record import Record, Recorder, existing
-from straggler.running.checkpointing import Every
+from straggler.running.checkpointing import CheckpointInterval
 from straggler.running.checkpoints import newest
-from straggler.running.observer import Progress, Watch
-from straggler.running.runner import Machine, processes, ray_cluster, run, simulator
+from straggler.running.observer import ObserverSettings, Progress
+from straggler.running.runner import RunOptions, processes, ray_cluster, run, simulator
 from straggler.timing import DELAYS, Durations, Law
 
 
@@ -303,7 +303,7 @@ class Experiment(BaseModel):
         worker_resources: Mapping[str, float] | None = None,
     ) -> Record:
         """Train, or go on where it was interrupted, unless it is done; what happened is in `out`/id."""
-        folder, every = Path(out) / self.id, Every.parse(checkpoint_every)
+        folder, every = Path(out) / self.id, CheckpointInterval.parse(checkpoint_every)
         for key, value in {"address": address, "worker_resources": worker_resources}.items():
             if value and self.engine != "ray":
                 raise InputError(f"{key}={value!r}: {self.engine} is no cluster; use the ray engine")
@@ -332,8 +332,10 @@ class Experiment(BaseModel):
             report(remark)
         beside = not virtual and self.eval_every > 0
         cores = (jobs or os.cpu_count() or 1) if virtual else 1
-        machine = Machine(cores, every, worker_timeout, report, address, worker_resources or {})
-        watch = Watch(self.eval_every, self.train_metrics, self.snapshots, beside, virtual, progress)
+        machine = RunOptions(cores, every, worker_timeout, report, address, worker_resources or {})
+        watch = ObserverSettings(
+            self.eval_every, self.train_metrics, self.snapshots, beside, virtual, progress
+        )
         facts = {"id": self.id, "started": started}
         pieces = server, problem, make_engine, budget
         recorder = Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"], force)

@@ -26,7 +26,7 @@ from straggler.core.loop import Budget
 from straggler.record import Record
 from straggler.running import progress
 from straggler.running.observer import Progress
-from straggler.running.progress import Bar
+from straggler.running.progress import ProgressBar
 
 SCRIPT = Path(sys.executable).with_name("straggler")
 QUICK = ["--dataset", "mixture(samples=300)", "--model", "linear", "--updates", "5", "--jobs", "1"]
@@ -771,7 +771,9 @@ def test_only_the_command_that_is_asked_for_is_imported() -> None:
 
 def bar_text(terminal: bool) -> str:
     screen = io.StringIO()
-    with Bar(Console(file=screen, force_terminal=terminal, width=200, highlight=False), "title") as bar:
+    with ProgressBar(
+        Console(file=screen, force_terminal=terminal, width=200, highlight=False), "title"
+    ) as bar:
         bar.say("a remark [in brackets]")
         bar.update(Progress(0.25, 12.0, 30, 1.2345, 2.5, 87.65))
         bar.update(Progress(1.0, 12.0, 30, 1.2345, 2.5, None))
@@ -872,7 +874,7 @@ def test_sigint_while_the_processes_start(here: Path) -> None:
         start_new_session=True,
     )
     try:
-        wait_for(lambda: len(living(process.pid)) == 2)  # the nursery is there, its children are not
+        wait_for(lambda: len(living(process.pid)) == 2)  # the fork server is there, its children are not
         time.sleep(0.4)
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=30)

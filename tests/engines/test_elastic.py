@@ -17,8 +17,8 @@ from straggler.config.registry import InputError
 from straggler.core import Arrival, Change, Diverged, Gradient, Job, Server
 from straggler.core.buffers import BufferAverage
 from straggler.core.loop import Budget, train
-from straggler.engines.pool.gradient_pool import Compute
-from straggler.engines.processes import Processes
+from straggler.engines.pool.gradient_pool import GradientComputer
+from straggler.engines.processes import ProcessEngine
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.supervised import one_thread
@@ -69,7 +69,7 @@ def restless(seed: int, workers: int = 5, often: float = 0.2, **settings: Any) -
     problem = experiment.problem()
     durations = Durations(experiment.compute, [], workers, seed)
     server, seen = experiment.server(problem), []  # type: ignore[var-annotated]
-    engine = Restless(Simulator(Compute(problem), durations), workers, seed, often)
+    engine = Restless(Simulator(GradientComputer(problem), durations), workers, seed, often)
     with one_thread():
         train(
             server, engine, Budget(gradients=400), lambda *what: seen.append((*what, list(server.cancelled)))
@@ -163,7 +163,7 @@ def test_a_server_forgets_the_statistics_of_the_departed() -> None:
 
 def test_a_worker_that_dies_as_a_resumed_run_starts_joins_once() -> None:
     """It was gone when the run was saved; the engine knows already that it comes."""
-    engine = Processes.__new__(Processes)
+    engine = ProcessEngine.__new__(ProcessEngine)
     engine.workers, engine.least = 4, 2
     engine._absent, engine._changes = set(), deque([(2, False), (2, True)])
     engine.resume(0.0, {}, present=[0, 1])
@@ -230,10 +230,12 @@ def test_the_momentum_of_the_departed_goes_with_them(method: str) -> None:
         problem = experiment.problem()
         server = experiment.server(problem)
         durations = Durations(experiment.compute, experiment.delay, 2, 0)
-        engine = Leaving(Simulator(Compute(problem), durations), after=60) if leaving else None
+        engine = Leaving(Simulator(GradientComputer(problem), durations), after=60) if leaving else None
         budget = Budget(gradients=2000) if leaving else Budget(shares=[60, 1000])
         with one_thread():
-            train(server, engine or Simulator(Compute(problem), durations), budget, lambda *what: None)
+            train(
+                server, engine or Simulator(GradientComputer(problem), durations), budget, lambda *what: None
+            )
         left, stays = (1, 0) if leaving else (0, 1)
         assert left not in server.active
         gradient = problem.gradient(server.x, server.buffers, stays, 0).vector
@@ -288,7 +290,7 @@ def test_in_virtual_time_nobody_comes_or_goes_and_it_says_so(
 def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> None:
     """With (2, 4) workers a kill costs nobody a wait: the round goes on without the victim."""
     experiment = Experiment(**DIGITS, engine="processes", workers=(2, 4), method=method, seconds=8)
-    made, over = list[Processes](), threading.Event()
+    made, over = list[ProcessEngine](), threading.Event()
 
     def attack() -> None:
         for victim in (3, 1, 2, 0):
@@ -296,19 +298,19 @@ def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> Non
             if made and made[0]._children[victim].ready:
                 os.kill(made[0]._children[victim].pid, signal.SIGKILL)
 
-    original = Processes.__init__
+    original = ProcessEngine.__init__
 
-    def remember(self: Processes, *args: Any, **kwargs: Any) -> None:
+    def remember(self: ProcessEngine, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         made.append(self)
         threading.Thread(target=attack, daemon=True).start()
 
-    Processes.__init__ = remember  # type: ignore[method-assign]
+    ProcessEngine.__init__ = remember  # type: ignore[method-assign]
     try:
         record = experiment.run(tmp_path)
     finally:
         over.set()
-        Processes.__init__ = original  # type: ignore[method-assign]
+        ProcessEngine.__init__ = original  # type: ignore[method-assign]
     decisions = record.history["decision"].to_list()
     assert decisions.count("left") >= 2
     assert decisions.count("joined") >= 2

@@ -21,10 +21,10 @@ from straggler import record as record_module
 from straggler.algorithms.methods import METHODS
 from straggler.core import Job, Server
 from straggler.core.loop import Budget
-from straggler.engines.pool.gradient_pool import Compute, Pool
-from straggler.engines.processes import Processes
-from straggler.engines.ray import RayCluster
-from straggler.engines.real_time import RealTime, WorkerError
+from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool
+from straggler.engines.processes import ProcessEngine
+from straggler.engines.ray import RayEngine
+from straggler.engines.real_time import RealTimeEngine, WorkerError
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.supervised import Problem, one_thread
@@ -46,7 +46,7 @@ def durations(delay: float = 0.0) -> Durations:
     return Durations(Constant(seconds=0.01), [Constant(seconds=delay)], WORKERS, seed=0)
 
 
-ENGINES: dict[str, type[RealTime]] = {"processes": Processes, "ray": RayCluster}
+ENGINES: dict[str, type[RealTimeEngine]] = {"processes": ProcessEngine, "ray": RayEngine}
 OFTEN = [("processes", "asgd"), ("processes", "ssgd")]
 
 
@@ -64,7 +64,7 @@ def engine(request: pytest.FixtureRequest, problem: Problem) -> Iterator[Any]:
         request.getfixturevalue("ray_here")
     with one_thread():
         made: Any = (
-            Simulator(Compute(problem), durations(0.2))
+            Simulator(GradientComputer(problem), durations(0.2))
             if request.param == "simulator"
             else ENGINES[request.param](problem, durations(0.2), WORKERS)
         )
@@ -109,7 +109,7 @@ def test_the_newest_job_wins(engine: Any, problem: Problem) -> None:
 
 def test_models_of_cancelled_jobs_are_let_go(problem: Problem) -> None:
     """Though their time is still to come, in the simulator's queues: after all steps these would be many."""
-    for pool in (Compute(problem), Pool(problem, 2)):
+    for pool in (GradientComputer(problem), GradientPool(problem, 2)):
         with closing(pool):
             made, seen = Simulator(pool, durations(1e9)), []
             for launch in range(4):
@@ -221,12 +221,12 @@ def harm(
     signals: list[int], experiment: Experiment, out: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> tuple[Record, list[int]]:
     """Run while a thread sends signals to the workers in turn; the record, and the signals that hit."""
-    made: list[RealTime] = []
+    made: list[RealTimeEngine] = []
     delivered: list[int] = []
     engine_class, over = ENGINES[experiment.engine], threading.Event()
     original, UntilHarmed.over, UntilHarmed.least = engine_class.__init__, over, 2000
 
-    def remember(self: RealTime, *args: Any, **kwargs: Any) -> None:
+    def remember(self: RealTimeEngine, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         made.append(self)
 
@@ -262,7 +262,7 @@ def harm(
 
 def process_of(engine: Any, worker: int) -> int | None:
     """None while it is not up."""
-    at = engine._seats[worker] if isinstance(engine, RayCluster) else engine._children[worker]
+    at = engine._seats[worker] if isinstance(engine, RayEngine) else engine._children[worker]
     return at.pid if at.ready else None
 
 
@@ -318,7 +318,7 @@ def test_the_clock_begins_with_the_first_job(tmp_path: Path, monkeypatch: pytest
 
 
 def test_workers_are_seen_until_they_are_gone(problem: Problem) -> None:
-    engine = Processes(problem, durations(0.2), WORKERS)
+    engine = ProcessEngine(problem, durations(0.2), WORKERS)
     seen = orphans()
     engine.close()
     assert (len(seen), orphans()) == (WORKERS, [])
@@ -333,7 +333,7 @@ def no_orphans(seconds: float = 20) -> None:
 
 
 def orphans() -> list[list[str]]:
-    """Workers that nobody needs any more: what the nursery or the raylet of this very process still has.
+    """Workers that nobody needs any more: what the fork server or the raylet of this very process still has.
 
     Another process that tests at the same time has its own, and for seconds those of runs it has killed.
     """
@@ -403,7 +403,7 @@ def test_workers_that_hang_while_they_start_are_replaced(
 
     home = os.getpid()
     problem = Experiment(**DIGITS | {"model": lambda: sleepy(flag, home)}, workers=WORKERS).problem()
-    engine = Processes(problem, durations(), WORKERS, timeout=1.0, failed=failed)
+    engine = ProcessEngine(problem, durations(), WORKERS, timeout=1.0, failed=failed)
     with closing(engine):
         assert engine.restarts >= 1 and "did not start within 5 s" in said[0]
         engine.submit(job(problem, 0, index=0, launch=0))

@@ -1,4 +1,4 @@
-"""Children of the nursery are as good as processes of their own: same files, killed, buried, no orphans."""
+"""Children of the fork server behave like separate processes: same files, killed, reaped, no orphans."""
 
 import os
 import signal
@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from straggler.engines.pool import fork_server as module
-from straggler.engines.pool.fork_server import Nursery, nursery
+from straggler.engines.pool.fork_server import ForkServer, get_fork_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 HERE = Path(__file__).parent
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nursery]:
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
     """One that may be killed, whose children find this file."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(HERE)])
-    made = Nursery()
+    made = ForkServer()
     yield made
     made.process.kill()
     made.process.wait()
@@ -37,7 +37,7 @@ def patient(fd: int, *files: int) -> None:
         line.recv(1)
 
 
-def begin(parent: Nursery, *files: int) -> tuple[int, list[str], socket.socket]:
+def begin(parent: ForkServer, *files: int) -> tuple[int, list[str], socket.socket]:
     """A child's number, what it said, and the line to it."""
     ours, theirs = socket.socketpair()
     arguments = (theirs.fileno(), *files)
@@ -61,9 +61,9 @@ def wait_until(happened: Callable[[], bool]) -> None:
 
 
 def test_a_child_sees_our_files_under_our_numbers_and_todays_environment(
-    own: Nursery, monkeypatch: pytest.MonkeyPatch
+    own: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SEEN_BY_A_CHILD", "yes")  # after the nursery began
+    monkeypatch.setenv("SEEN_BY_A_CHILD", "yes")  # after the fork server began
     files = [tempfile.TemporaryFile() for _ in range(300)]  # noqa: SIM115 (more than one message holds)
     for number, file in enumerate(files):
         file.write(b"%d" % number)
@@ -73,7 +73,7 @@ def test_a_child_sees_our_files_under_our_numbers_and_todays_environment(
     assert own.end(number) == -signal.SIGKILL
 
 
-def test_ended_children_are_gone_and_those_that_ended_alone_keep_their_exit_code(own: Nursery) -> None:
+def test_ended_children_are_gone_and_those_that_ended_alone_keep_their_exit_code(own: ForkServer) -> None:
     first, (pid, *_), held = begin(own)
     second, (other, *_), line = begin(own)
     line.close()  # it ends by itself
@@ -84,21 +84,21 @@ def test_ended_children_are_gone_and_those_that_ended_alone_keep_their_exit_code
     assert not Path(f"/proc/{pid}").exists() and not Path(f"/proc/{other}").exists()
 
 
-def test_the_nursery_has_no_threads_when_it_forks(own: Nursery) -> None:
+def test_the_fork_server_has_no_threads_when_it_forks(own: ForkServer) -> None:
     begin(own)
     assert len(list(Path(f"/proc/{own.process.pid}/task").iterdir())) == 1
 
 
 def test_children_die_with_the_nursery_and_another_takes_its_place(
-    own: Nursery, monkeypatch: pytest.MonkeyPatch
+    own: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_nursery", own)
-    number, (pid, *_), _ = begin(nursery())
+    monkeypatch.setattr(module, "_fork_server", own)
+    number, (pid, *_), _ = begin(get_fork_server())
     os.kill(int(pid), signal.SIGSTOP)  # even one that cannot see its line close
     own.process.kill()
     wait_until(lambda: not alive(pid))
     assert own.end(number) == -signal.SIGKILL
-    other = nursery()
+    other = get_fork_server()
     assert other is not own and other.alive()
     other.process.kill()
     other.process.wait()
@@ -115,9 +115,9 @@ def test_half_a_request_ends_the_nursery() -> None:
 def test_nothing_is_left_of_a_process_that_was_killed() -> None:
     program = (
         "import sys, time; sys.path.append(sys.argv[1])\n"
-        "import test_fork_server; from straggler.engines.pool.fork_server import nursery\n"
-        "number, said, line = test_fork_server.begin(nursery())\n"
-        "print(nursery().process.pid, said[0], flush=True); time.sleep(100)"
+        "import test_fork_server; from straggler.engines.pool.fork_server import get_fork_server\n"
+        "number, said, line = test_fork_server.begin(get_fork_server())\n"
+        "print(get_fork_server().process.pid, said[0], flush=True); time.sleep(100)"
     )
     process = subprocess.Popen([sys.executable, "-c", program, str(HERE)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

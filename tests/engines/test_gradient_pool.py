@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from straggler.algorithms.methods import METHODS
-from straggler.engines.pool.fork_server import nursery
-from straggler.engines.pool.gradient_pool import DEPTH, Compute, Pool, Task
+from straggler.engines.pool.fork_server import get_fork_server
+from straggler.engines.pool.gradient_pool import DEPTH, ComputeTask, GradientComputer, GradientPool
 from straggler.engines.pool.shared_memory import pack
 from straggler.experiment import Experiment
 from straggler.problems.supervised import Problem, one_thread
@@ -37,13 +37,13 @@ def outcome(folder: Path, jobs: int, save: str = "60s", **settings: Any) -> tupl
     return str(record.summary["weights_sha256"]), record.arrivals.rows()
 
 
-def ready(pool: Pool) -> Pool:
+def ready(pool: GradientPool) -> GradientPool:
     """Wait until its processes are up, so that they and not this one compute."""
     pool.wait_until_ready()
     return pool
 
 
-class Awaited(Pool):
+class Awaited(GradientPool):
     """A pool that is up before the run begins, and counts the gradients that its processes compute."""
 
     started = 0
@@ -52,7 +52,7 @@ class Awaited(Pool):
         super().__init__(problem, processes, joins)
         self.wait_until_ready()
 
-    def _start(self, task: Task, seat: Any) -> None:
+    def _start(self, task: ComputeTask, seat: Any) -> None:
         Awaited.started += task.call[0] == "gradient"
         super()._start(task, seat)
 
@@ -61,7 +61,7 @@ def same_bits(settings: dict[str, Any], folder: Path, monkeypatch: pytest.Monkey
     """One job, two jobs, and two jobs watched and saved closely see the same and end in the same weights."""
     watched = settings | {"eval_every": 0.5, "train_metrics": True, "snapshots": 3}
     alone = outcome(folder, 1, **settings)
-    monkeypatch.setattr("straggler.engines.pool.gradient_pool.Pool", Awaited)
+    monkeypatch.setattr("straggler.engines.pool.gradient_pool.GradientPool", Awaited)
     Awaited.started = 0
     assert outcome(folder, 2, **settings) == alone
     assert Awaited.started > 0.2 * settings["gradients"]  # the others are computed here
@@ -93,12 +93,12 @@ def test_gradients_and_evaluations_of_the_pool_are_those_of_this_process() -> No
     problem = Experiment(dataset="digits", model="cnn", workers=3).problem()
     x, buffers = problem.initial()
     with one_thread():
-        pool, here = ready(Pool(problem, 2)), Compute(problem)
+        pool, here = ready(GradientPool(problem, 2)), GradientComputer(problem)
         try:
-            tasks = [Task(("gradient", w, i), x, buffers) for w in range(3) for i in range(4)]
+            tasks = [ComputeTask(("gradient", w, i), x, buffers) for w in range(3) for i in range(4)]
             pool.ahead(iter_of(tasks))
             for task in reversed(tasks):  # not the order they were started in
-                ours, theirs = here.result(Task(task.call, x, buffers)), pool.result(task)
+                ours, theirs = here.result(ComputeTask(task.call, x, buffers)), pool.result(task)
                 assert torch.equal(ours.vector, theirs.vector)
                 assert ours.loss == theirs.loss
             one, two = (Evaluation(compute, x, buffers, ("test", "train")) for compute in (here, pool))
@@ -109,22 +109,24 @@ def test_gradients_and_evaluations_of_the_pool_are_those_of_this_process() -> No
             pool.close()
 
 
-def iter_of(tasks: list[Task]) -> Any:
+def iter_of(tasks: list[ComputeTask]) -> Any:
     remaining = iter(tasks)
     return lambda: next(remaining, None)
 
 
 @contextmanager
-def digits_pool(jobs: int) -> Iterator[tuple[Pool, Compute, tuple[torch.Tensor, torch.Tensor]]]:
+def digits_pool(
+    jobs: int,
+) -> Iterator[tuple[GradientPool, GradientComputer, tuple[torch.Tensor, torch.Tensor]]]:
     """A pool that is up, this process to compare it with, and a model."""
     problem = Experiment(dataset="digits", workers=2).problem()
-    with one_thread(), closing(Pool(problem, jobs)) as pool:
-        yield ready(pool), Compute(problem), problem.initial()
+    with one_thread(), closing(GradientPool(problem, jobs)) as pool:
+        yield ready(pool), GradientComputer(problem), problem.initial()
 
 
 def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
     with digits_pool(2) as (pool, here, model):
-        tasks = [Task(("gradient", 0, i), *model) for i in range(30)]
+        tasks = [ComputeTask(("gradient", 0, i), *model) for i in range(30)]
         upcoming = iter_of(tasks)
         for number, task in enumerate(tasks):
             pool.ahead(upcoming)
@@ -137,9 +139,9 @@ def test_one_that_joins_computes_too_while_it_waits_and_an_error_is_for_who_asks
     problem = Experiment(dataset="digits", workers=2).problem()
     Awaited.started = 0
     with one_thread(), closing(Awaited(problem, 1, joins=True)) as pool:
-        here, model = Compute(problem), problem.initial()
-        tasks = [Task(("gradient", 0, i), *model) for i in range(20)]
-        tasks[DEPTH] = Task(("gradient", 99, 0), *model)  # no such worker; it is tried here
+        here, model = GradientComputer(problem), problem.initial()
+        tasks = [ComputeTask(("gradient", 0, i), *model) for i in range(20)]
+        tasks[DEPTH] = ComputeTask(("gradient", 99, 0), *model)  # no such worker; it is tried here
         upcoming = iter_of(tasks)
         for number, task in enumerate(tasks):
             pool.ahead(upcoming)
@@ -155,7 +157,7 @@ def test_all_processes_killed_at_once_are_replaced() -> None:
     with digits_pool(4) as (pool, here, model):
         for child in pool._children:
             os.kill(child.pid, signal.SIGKILL)
-        task = Task(("gradient", 0, 0), *model)
+        task = ComputeTask(("gradient", 0, 0), *model)
         assert torch.equal(pool.result(task).vector, here.result(task).vector)
 
 
@@ -163,17 +165,17 @@ def test_tasks_that_failed_make_room() -> None:
     """As when the data vanish: what is asked next is told of it, and does not wait for a seat for ever."""
     with digits_pool(2) as (pool, _, model):
         nobody = 99
-        pool.ahead(iter_of([Task(("gradient", nobody, i), *model) for i in range(4)]))
+        pool.ahead(iter_of([ComputeTask(("gradient", nobody, i), *model) for i in range(4)]))
         assert pool.result(pool.evaluation_tasks(*model, "test")[0]) is not None
 
 
 def test_processes_that_keep_dying_end_the_run_with_advice() -> None:
-    pool = Pool(Experiment(dataset="digits", model=Suicidal, workers=2).problem(), 2)
+    pool = GradientPool(Experiment(dataset="digits", model=Suicidal, workers=2).problem(), 2)
     x, buffers = pool.problem.initial()
     try:
         ready(pool)
         with pytest.raises(RuntimeError, match=r"keep dying.*--jobs"):
-            pool.result(Task(("gradient", 0, 0), x, buffers))
+            pool.result(ComputeTask(("gradient", 0, 0), x, buffers))
     finally:
         pool.close()
 
@@ -196,22 +198,22 @@ class Clumsy(Suicidal):
 
 
 def test_an_exception_in_the_users_model_comes_back_with_its_traceback() -> None:
-    pool = Pool(Experiment(dataset="digits", model=Clumsy, workers=2).problem(), 1)
+    pool = GradientPool(Experiment(dataset="digits", model=Clumsy, workers=2).problem(), 1)
     x, buffers = pool.problem.initial()
     try:
         ready(pool)
         with pytest.raises(RuntimeError, match=r"(?s)in forward.*I lost my weights"):
-            pool.result(Task(("gradient", 0, 0), x, buffers))
+            pool.result(ComputeTask(("gradient", 0, 0), x, buffers))
     finally:
         pool.close()
 
 
 def test_closing_leaves_no_process_and_no_open_file() -> None:
     problem = Experiment(dataset="digits", workers=2).problem()
-    nursery()  # stays, for the next pool
+    get_fork_server()  # stays, for the next pool
     gc.collect()
     before = open_files()
-    pool = ready(Pool(problem, 2))
+    pool = ready(GradientPool(problem, 2))
     pids = [child.pid for child in pool._children]
     pool.close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

@@ -22,7 +22,7 @@ from straggler.config.registry import InputError
 from straggler.core import Job
 from straggler.engines import ray as ray_cluster
 from straggler.engines.pool.tensor_pickle import flatten, restore
-from straggler.engines.ray import RayCluster, check_room, join
+from straggler.engines.ray import RayEngine, check_room, join
 from straggler.experiment import Experiment
 from straggler.problems.supervised import one_thread
 from straggler.running.replay import replay
@@ -59,13 +59,13 @@ def test_a_run_survives_the_loss_of_a_node(
 
     Synchronous ones too, if two of three are enough: the lost worker has left, and joins again.
     """
-    made: list[RayCluster] = []
+    made: list[RayEngine] = []
     seen: dict[str, Any] = {}
     over = UntilHarmed.over = threading.Event()
     UntilHarmed.least = 0
-    wait = RayCluster._wait_until_ready
+    wait = RayEngine._wait_until_ready
 
-    def remember(self: RayCluster) -> None:
+    def remember(self: RayEngine) -> None:
         made.append(self)
         wait(self)
 
@@ -87,7 +87,7 @@ def test_a_run_survives_the_loss_of_a_node(
         finally:
             over.set()
 
-    monkeypatch.setattr(RayCluster, "_wait_until_ready", remember)
+    monkeypatch.setattr(RayEngine, "_wait_until_ready", remember)
     monkeypatch.setattr(Experiment, "budget", lambda self, problem: UntilHarmed())
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
@@ -122,7 +122,7 @@ def test_a_large_model_is_put_once_and_dropped_when_no_job_needs_it(
     puts: list[int] = []
     put = ray.put
     with one_thread():
-        engine = RayCluster(problem, Durations(Constant(seconds=1), [], 3, seed=0), 3)
+        engine = RayEngine(problem, Durations(Constant(seconds=1), [], 3, seed=0), 3)
         monkeypatch.setattr(ray, "put", lambda value: puts.append(1) or put(value))
         try:
             for launch, model in enumerate([x, x, x + 1]):

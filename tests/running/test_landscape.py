@@ -13,7 +13,7 @@ from straggler.analysis.labels import named
 from straggler.analysis.landscapes import landscape_figure, landscape_page, surface
 from straggler.cli import offered
 from straggler.config.registry import InputError
-from straggler.engines.pool.gradient_pool import Compute, Pool
+from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool
 from straggler.experiment import Experiment
 from straggler.problems.supervised import one_thread
 from straggler.record import Record
@@ -142,11 +142,14 @@ def test_one_and_two_processes_give_the_same_bits() -> None:
     problem = experiment.problem()
     x, buffers = problem.initial()
     models = [(x + 0.01 * i, buffers) for i in range(12)]
-    pool = Pool(problem, 2)
+    pool = GradientPool(problem, 2)
     try:
         pool.wait_until_ready()
         with one_thread():
-            alone = [[c.loss for c in chunks] for chunks in Compute(problem).evaluate_each(models, "train")]
+            alone = [
+                [c.loss for c in chunks]
+                for chunks in GradientComputer(problem).evaluate_each(models, "train")
+            ]
             there = [[c.loss for c in chunks] for chunks in pool.evaluate_each(iter(models), "train")]
     finally:
         pool.close()

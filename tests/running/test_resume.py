@@ -22,7 +22,7 @@ from straggler.core import Arrival, Gradient, Job, Server
 from straggler.experiment import Experiment
 from straggler.record import Record, Recorder, RecordError
 from straggler.running import checkpoints as checkpoint
-from straggler.running.checkpointing import Every, Keeper
+from straggler.running.checkpointing import Checkpointer, CheckpointInterval
 from straggler.running.observer import Observer, Progress
 from straggler.running.replay import replay
 
@@ -210,7 +210,7 @@ def test_a_run_that_is_stopped_as_it_diverges_is_diverged(
     whole = Experiment(**settings).run(tmp_path / "whole", jobs=1).summary
     assert whole["status"] == "diverged"
     as_it_diverges = property(lambda self: self.server.lost, lambda self, to: None)
-    monkeypatch.setattr(Keeper, "_stopping", as_it_diverges, raising=False)
+    monkeypatch.setattr(Checkpointer, "_stopping", as_it_diverges, raising=False)
     stopped = Experiment(**settings).run(tmp_path / "stopped", jobs=1, checkpoint_every="1").summary
     assert {**stopped, "record": 0} | TIMES == {**whole, "record": 0} | TIMES
     assert not list(tmp_path.glob("*/*/checkpoint-*"))
@@ -333,7 +333,7 @@ def test_a_state_comes_back_as_it_was_with_shared_tensors_shared(tmp_path: Path)
     ("text", "seconds", "updates"), [("60s", 60, None), ("1.5s", 1.5, None), ("500", None, 500)]
 )
 def test_every(text: str, seconds: float | None, updates: float | None) -> None:
-    every = Every.parse(text)
+    every = CheckpointInterval.parse(text)
     assert every.seconds == (seconds or float("inf"))
     assert every.updates == (updates or float("inf"))
 
@@ -341,7 +341,7 @@ def test_every(text: str, seconds: float | None, updates: float | None) -> None:
 @pytest.mark.parametrize("text", ["0", "-3s", "often", "nan", ""])
 def test_every_refuses_nonsense(text: str) -> None:
     with pytest.raises(ValueError, match="write 60s"):
-        Every.parse(text)
+        CheckpointInterval.parse(text)
 
 
 def test_a_checkpoint_of_another_version_is_refused_in_words(

@@ -12,7 +12,7 @@ from straggler.analysis.style import FORMATS
 from straggler.analysis.tables import listing, number
 from straggler.cli.app import check_suffix, err, out
 from straggler.config.registry import InputError, parse_entry
-from straggler.running.progress import Bar
+from straggler.running.progress import ProgressBar
 from straggler.timing import DELAYS, Durations, Law
 from straggler.timing.clusters import MACHINES, policy_of, speedups
 from straggler.timing.clusters import densities as sampled_densities
@@ -88,7 +88,7 @@ def speedup(
         check_durations(laws, more, size)
     unit = unit or (None if computes or delays else BATCH)
     seeds = range(seed * repetitions, (seed + 1) * repetitions)  # no repetition is of two seeds
-    with Bar(err, "speed-up") as bar:
+    with ProgressBar(err, "speed-up") as bar:
         frame = speedups(chosen, laws, more, sizes, iterations, seeds, unit, bar.advance)
     show(frame, iterations, repetitions)
     for file in files or []:

@@ -12,7 +12,7 @@ from straggler.cli.app import err, find, out
 from straggler.config.listing import CATALOGUES, catalogue_table
 from straggler.config.registry import InputError, suggest_name
 from straggler.problems.datasets import DATASETS, status
-from straggler.running.progress import Bar
+from straggler.running.progress import ProgressBar
 
 
 def list_(what: Annotated[str | None, typer.Argument(help=", ".join(CATALOGUES))] = None) -> None:
@@ -38,7 +38,7 @@ def data(
     for name in names or []:
         if name not in DATASETS:
             raise InputError(f"unknown data set {name!r}; {suggest_name(name, DATASETS)}")
-        with Bar(err, name) as bar:
+        with ProgressBar(err, name) as bar:
             DATASETS[name]().load(folder, bar.say)
     rows = [
         [

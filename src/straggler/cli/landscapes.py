@@ -14,7 +14,7 @@ from straggler.cli.app import check_suffix, err, find_all, out
 from straggler.config.registry import InputError, suggest_name
 from straggler.running.landscape import Landscape
 from straggler.running.landscape import landscape as surveyed
-from straggler.running.progress import Bar
+from straggler.running.progress import ProgressBar
 
 
 def landscape(
@@ -51,7 +51,7 @@ def landscape(
     if view not in VIEWS:
         raise InputError(f"--view {view!r}: {suggest_name(view, VIEWS)}")
     records = named(find_all(runs, folder))
-    with Bar(err, "landscape") as bar:
+    with ProgressBar(err, "landscape") as bar:
         seen = surveyed(records, grid, samples or None, margin, jobs, data, bar.say, bar.advance)
     show(seen)
     for file in targets:

@@ -21,7 +21,7 @@ from straggler.record import write_text
 from straggler.reproduction import STUDIES, Study
 from straggler.reproduction.page import account, claim_rows, draw, holds_results, tally
 from straggler.reproduction.study import Scale
-from straggler.running.progress import Bar
+from straggler.running.progress import ProgressBar
 from straggler.sweeps.display import duration
 from straggler.sweeps.grid import possible, read_sweep
 from straggler.sweeps.pool import Fleet
@@ -132,7 +132,7 @@ def study(
             planned = plan(title, cells, range(count), runs, data, fleet.jobs, folder)
             failed = carry_out(planned, folder, fleet, dry_run)
     if chosen.afterwards and not (draw_only or dry_run or quick):
-        with Bar(err, name) as bar:
+        with ProgressBar(err, name) as bar:
             chosen.afterwards(cells, runs, folder, jobs, data, bar.say, bar.advance)
     if not dry_run and (draw_only or known(folder).height):
         show(chosen, folder, scale, names, into, quick)

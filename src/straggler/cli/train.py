@@ -16,7 +16,7 @@ from straggler.config.registry import InputError
 from straggler.config.settings import overridden
 from straggler.experiment import Experiment
 from straggler.record import Record
-from straggler.running.progress import Bar
+from straggler.running.progress import ProgressBar
 from straggler.running.replay import replay
 
 
@@ -72,7 +72,7 @@ def run(
 
 def carry_out(experiment: Experiment, folder: Path, as_json: bool, **how: Any) -> None:
     try:
-        with Bar(err, f"{experiment.policy} × {experiment.workers}") as bar:
+        with ProgressBar(err, f"{experiment.policy} × {experiment.workers}") as bar:
             record = experiment.run(folder, progress=bar.update, report=bar.say, **how)
     except KeyboardInterrupt:
         kept = folder / experiment.id

@@ -6,18 +6,18 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from straggler.core import Arrival, Gradient
-from straggler.engines.pool.child_process import Child, Layout
+from straggler.engines.pool.child_process import ChildProcess, Layout
 from straggler.engines.pool.shared_memory import SharedMemory, pack
 from straggler.engines.pool.worker_main import JOB, RESULT, SEATS, receive, work
-from straggler.engines.real_time import RealTime, Running, WorkerError
+from straggler.engines.real_time import RealTimeEngine, Running, WorkerError
 
 
-class Processes(RealTime):
+class ProcessEngine(RealTimeEngine):
     """Workers are child processes: a death is an end of file."""
 
     def _open(self, **where: Any) -> None:
         self._selector = DefaultSelector()
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, ChildProcess] = {}
         self._unsent: set[int] = set()  # workers that could not be sent their newest job
         self._memory: list[SharedMemory] = []  # the packed problem, then what it refers to
         x, buffers = self.problem.initial()
@@ -35,7 +35,7 @@ class Processes(RealTime):
 
     def _begin(self, worker: int) -> None:
         packed, *shared = self._memory
-        child = Child(work, packed, [memory.fd for memory in shared], self._layout, SEATS)
+        child = ChildProcess(work, packed, [memory.fd for memory in shared], self._layout, SEATS)
         self._selector.register(child.connection, EVENT_READ, worker)
         self._children[worker] = child
         self._unsent.discard(worker)

@@ -24,7 +24,7 @@ from straggler.core import Arrival, Gradient
 from straggler.engines.pool.interrupts import interrupts_later
 from straggler.engines.pool.tensor_pickle import Bytes, flatten, restore
 from straggler.engines.ray_errors import check_reachable, wrong_address
-from straggler.engines.real_time import RealTime, Running, WorkerError
+from straggler.engines.real_time import RealTimeEngine, Running, WorkerError
 from straggler.problems.supervised import Problem
 
 # Ray sends what is below 100 kB along with a call, and the rest through its object store. A vector in a few
@@ -81,7 +81,7 @@ def received(pieces: Sequence[Any], dtype: torch.dtype) -> Tensor:
 
 
 @dataclass
-class Seat:
+class ActorSlot:
     """The actor of a worker. It is asked one thing at a time, so that it computes nothing out of date."""
 
     actor: Any
@@ -92,7 +92,7 @@ class Seat:
     node: str = ""
 
 
-class RayCluster(RealTime):
+class RayEngine(RealTimeEngine):
     """A worker's death, or its node's, is an error instead of an answer.
 
     The server holds a finished gradient back for its injected delay; the worker is idle meanwhile, and a
@@ -104,7 +104,7 @@ class RayCluster(RealTime):
         x, _ = self.problem.initial()
         self._dtype, self._by_store = x.dtype, x.nbytes > ALONG
         self._pieces = 1 if self._by_store else -(-x.nbytes // PIECE)
-        self._seats: dict[int, Seat] = {}
+        self._seats: dict[int, ActorSlot] = {}
         self._held: dict[int, tuple[float, Gradient, float]] = {}  # finished, not to arrive before a time
         self._models: list[tuple[Tensor, Any]] = []  # those in the object store
         self._joined = False  # until it has
@@ -124,7 +124,7 @@ class RayCluster(RealTime):
 
     def _begin(self, worker: int) -> None:
         actor = self._actor.remote(self._problem, list(filter(None, sys.path)))
-        self._seats[worker] = Seat(actor, [actor.begin.remote()])
+        self._seats[worker] = ActorSlot(actor, [actor.begin.remote()])
 
     def _end(self, worker: int) -> str:
         seat = self._seats[worker]

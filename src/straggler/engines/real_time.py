@@ -29,7 +29,7 @@ class Running:
     since: float  # when the process that now has it could begin
 
 
-class RealTime(ABC):
+class RealTimeEngine(ABC):
     """A worker that dies is replaced and its job done again; one that hangs is ended first.
 
     While at least `least` others are there, nobody waits for the replacement: the worker has left, and joins

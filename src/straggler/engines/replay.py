@@ -5,17 +5,17 @@ from collections.abc import Iterable
 from functools import partial
 
 from straggler.core import Arrival, Change, Gradient, Job
-from straggler.engines.pool.gradient_pool import Compute, Task
+from straggler.engines.pool.gradient_pool import ComputeTask, GradientComputer
 
 
-class Replay:
+class ReplayEngine:
     """Jobs arrive, and workers come and go, as a record says, whatever they would take here."""
 
-    def __init__(self, compute: Compute, order: Iterable[tuple[float, int, int, str]]) -> None:
+    def __init__(self, compute: GradientComputer, order: Iterable[tuple[float, int, int, str]]) -> None:
         self.now = 0.0
         self.compute = compute
         self._order = iter(order)  # (time, worker, index of its batch, decision)
-        self._current: dict[int, tuple[Job, float, Task]] = {}
+        self._current: dict[int, tuple[Job, float, ComputeTask]] = {}
 
     def submit(self, job: Job) -> None:
         task = self.compute.gradient_task(job.x, job.buffers, job.worker, job.index)
@@ -41,6 +41,6 @@ class Replay:
     def close(self) -> None:
         """The processes that compute are not its own."""
 
-    def _result(self, task: Task) -> Gradient:
+    def _result(self, task: ComputeTask) -> Gradient:
         gradient: Gradient = self.compute.result(task)
         return gradient

@@ -4,21 +4,21 @@ from functools import partial
 from heapq import heappop, heappush
 
 from straggler.core import Arrival, Gradient, Job
-from straggler.engines.pool.gradient_pool import Compute, Task
+from straggler.engines.pool.gradient_pool import ComputeTask, GradientComputer
 from straggler.timing import Durations
 
-Flight = tuple[Job, Task, float, float, float]  # when it started, then what its time is spent on
+Flight = tuple[Job, ComputeTask, float, float, float]  # when it started, then what its time is spent on
 
 
 class Simulator:
     """Durations are drawn when a job is submitted, so the order of arrivals is known ahead of time."""
 
-    def __init__(self, compute: Compute, durations: Durations) -> None:
+    def __init__(self, compute: GradientComputer, durations: Durations) -> None:
         self.now = 0.0
         self.compute, self.durations = compute, durations
         # by time, worker and launch, without the jobs: cancelled ones stay there until their time comes
         self._queue: list[tuple[float, int, int]] = []
-        self._unstarted: list[tuple[float, int, int, Task]] = []  # whose gradient nobody computes yet
+        self._unstarted: list[tuple[float, int, int, ComputeTask]] = []  # whose gradient nobody computes yet
         self._current: dict[int, Flight] = {}  # what each worker is on
         self.started: dict[int, float] = {}  # when each worker's job began
         self.launches: dict[int, int] = {}  # and which of its jobs that is
@@ -56,11 +56,11 @@ class Simulator:
     def close(self) -> None:
         """The processes that compute are not its own."""
 
-    def _result(self, task: Task) -> Gradient:
+    def _result(self, task: ComputeTask) -> Gradient:
         self.compute.ahead(self._soonest)
         return self.compute.borrow(task)
 
-    def _soonest(self) -> Task | None:
+    def _soonest(self) -> ComputeTask | None:
         """The next to arrive of those that nobody computes yet."""
         while self._unstarted:
             task = heappop(self._unstarted)[-1]

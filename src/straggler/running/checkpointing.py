@@ -19,7 +19,7 @@ from straggler.running.checkpoints import save
 from straggler.running.observer import Observer
 
 
-class RealOrVirtual(Engine, Protocol):
+class ResumableEngine(Engine, Protocol):
     """An engine that knows when jobs began, so that a run can be saved and resumed."""
 
     started: dict[int, float]  # by worker
@@ -29,7 +29,7 @@ class RealOrVirtual(Engine, Protocol):
 
 
 @dataclass(frozen=True)
-class Every:
+class CheckpointInterval:
     """How often a checkpoint is written: after so many host seconds (`60s`) or updates (`500`)."""
 
     seconds: float = math.inf
@@ -49,11 +49,16 @@ class Every:
         return cls(seconds=amount) if seconds else cls(updates=amount)
 
 
-class Keeper:
+class Checkpointer:
     """Watches through the observer, and saves the whole run when it is due or somebody asks to stop."""
 
     def __init__(
-        self, every: Every, server: Server, engine: RealOrVirtual, observer: Observer, recorder: Recorder
+        self,
+        every: CheckpointInterval,
+        server: Server,
+        engine: ResumableEngine,
+        observer: Observer,
+        recorder: Recorder,
     ) -> None:
         self.every, self.server, self.engine = every, server, engine
         self.observer, self.recorder = observer, recorder

@@ -8,7 +8,7 @@ from straggler.problems.supervised import Problem
 LOOKS = 4  # per epoch
 
 
-class Pulse:
+class CollapseDetector:
     """Looks now and then whether some training inputs still get different outputs.
 
     A layer whose ReLUs are all shut passes nothing on, and no gradient back: what comes before it never moves

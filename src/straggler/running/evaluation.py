@@ -7,14 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from straggler.engines.pool.gradient_pool import Compute, Task
+from straggler.engines.pool.gradient_pool import ComputeTask, GradientComputer
 from straggler.problems.supervised import Chunk, Split
 
 
 class Evaluation:
     """One model on some splits; its chunks are computed by whoever computes for the run."""
 
-    def __init__(self, compute: Compute, x: Tensor, buffers: Tensor, splits: Iterable[Split]) -> None:
+    def __init__(
+        self, compute: GradientComputer, x: Tensor, buffers: Tensor, splits: Iterable[Split]
+    ) -> None:
         self.compute = compute
         self.predictions: dict[Split, NDArray[np.int64]] = {}
         self._tasks = {split: compute.evaluation_tasks(x, buffers, split) for split in splits}
@@ -32,7 +34,7 @@ class Evaluation:
             scores |= self._score(split, tasks)
         return scores
 
-    def _score(self, split: Split, tasks: list[Task]) -> dict[str, float]:
+    def _score(self, split: Split, tasks: list[ComputeTask]) -> dict[str, float]:
         chunks: list[Chunk] = []
         for task in tasks:
             self.compute.ahead(self._next, urgent=True)
@@ -49,5 +51,5 @@ class Evaluation:
             self.predictions[split] = found
         return scores
 
-    def _next(self) -> Task | None:
+    def _next(self) -> ComputeTask | None:
         return next(self._upcoming, None)

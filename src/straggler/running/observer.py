@@ -15,10 +15,10 @@ from torch import Tensor
 
 from straggler.core import Arrival, Change, Decision, Diverged, Job, Server
 from straggler.core.loop import Budget
-from straggler.engines.pool.gradient_pool import Compute
+from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.problems.supervised import Split
 from straggler.record import Recorder
-from straggler.running.collapse import Pulse
+from straggler.running.collapse import CollapseDetector
 from straggler.running.evaluation import Evaluation
 
 CHANCE_MARGIN = 2.0  # points above chance that count as having learnt something
@@ -47,7 +47,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Watch:
+class ObserverSettings:
     """What is to be seen of a run."""
 
     eval_every: float = 0.0  # epochs; 0: only at the end
@@ -67,7 +67,12 @@ class Observer:
     )  # fmt: skip
 
     def __init__(
-        self, server: Server, compute: Compute, budget: Budget, recorder: Recorder, watch: Watch
+        self,
+        server: Server,
+        compute: GradientComputer,
+        budget: Budget,
+        recorder: Recorder,
+        watch: ObserverSettings,
     ) -> None:
         self.server, self.compute, self.budget, self.recorder = server, compute, budget, recorder
         self.watch = watch
@@ -83,7 +88,7 @@ class Observer:
         self._shown, self._published = 0.0, time.monotonic()
         self._recent: deque[int] = deque(maxlen=RECENT_ARRIVALS)
         problem = compute.problem
-        self._pulse = Pulse(problem) if watch.ends_lost and problem.classes else None
+        self._pulse = CollapseDetector(problem) if watch.ends_lost and problem.classes else None
 
     def begin(self) -> None:
         """The model before the first step."""

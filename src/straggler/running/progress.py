@@ -18,7 +18,7 @@ WAITING = "·"
 REFRESH_PER_SECOND = 8
 
 
-class Bar:
+class ProgressBar:
     """Shows how a run goes."""
 
     def __init__(self, console: Console, title: str) -> None:

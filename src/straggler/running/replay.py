@@ -7,8 +7,8 @@ import polars as pl
 
 from straggler.config.registry import InputError
 from straggler.core.loop import train
-from straggler.engines.pool.gradient_pool import Compute
-from straggler.engines.replay import Replay
+from straggler.engines.pool.gradient_pool import GradientComputer
+from straggler.engines.replay import ReplayEngine
 from straggler.experiment import Experiment
 from straggler.problems.supervised import one_thread
 from straggler.record import Record
@@ -22,7 +22,9 @@ def replay(record: Record, experiment: Experiment | None = None, data: Path | No
     arrivals = record.history.filter(pl.col("decision") != "cancelled")
     if arrivals.is_empty():
         raise InputError(f"{record.path} has no arrivals to execute again; run it again with --force")
-    engine = Replay(Compute(problem), arrivals.select("time", "worker", "index", "decision").iter_rows())
+    engine = ReplayEngine(
+        GradientComputer(problem), arrivals.select("time", "worker", "index", "decision").iter_rows()
+    )
     budget = replace(experiment.budget(problem), seconds=max(arrivals["time"], default=0.0))
     server = experiment.server(problem)
     with one_thread():

@@ -9,24 +9,24 @@ from typing import Any
 
 from straggler.core import Server
 from straggler.core.loop import Budget, train
-from straggler.engines.pool.gradient_pool import Compute, Pool, on_cores
-from straggler.engines.processes import Processes
+from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool, on_cores
+from straggler.engines.processes import ProcessEngine
 from straggler.engines.ray_errors import needing_ray
 from straggler.engines.real_time import WorkerError
 from straggler.engines.simulator import Simulator
 from straggler.problems.supervised import Problem, one_thread
 from straggler.record import Recorder
-from straggler.running.checkpointing import Every, Keeper, RealOrVirtual
-from straggler.running.observer import Observer, Watch, weights_sha256
+from straggler.running.checkpointing import Checkpointer, CheckpointInterval, ResumableEngine
+from straggler.running.observer import Observer, ObserverSettings, weights_sha256
 from straggler.timing import Durations
 
 
 @dataclass(frozen=True)
-class Machine:
+class RunOptions:
     """Where a run takes place; changes no result in virtual time, and no rule in real time."""
 
     jobs: int = 1  # processes that compute (simulator)
-    every: Every = field(default_factory=Every)  # checkpoints
+    every: CheckpointInterval = field(default_factory=CheckpointInterval)  # checkpoints
     worker_timeout: float = math.inf  # seconds without a sign until a worker is replaced (real time)
     report: Callable[[str], None] = lambda line: None
     address: str | None = None  # of a Ray cluster; without one, Ray is started here
@@ -36,23 +36,23 @@ class Machine:
 def run(
     server: Server,
     problem: Problem,
-    make_engine: Callable[[Compute, Machine, Recorder], RealOrVirtual],
+    make_engine: Callable[[GradientComputer, RunOptions, Recorder], ResumableEngine],
     budget: Budget,
     recorder: Recorder,
-    watch: Watch,
-    machine: Machine,
+    watch: ObserverSettings,
+    machine: RunOptions,
     facts: dict[str, Any],
     resumed: dict[str, Any] | None = None,
 ) -> None:
     """Train, record it, and save it now and then."""
     with one_thread():
-        compute = Pool(problem, 1) if watch.beside else on_cores(problem, machine.jobs)
+        compute = GradientPool(problem, 1) if watch.beside else on_cores(problem, machine.jobs)
         # recorded once there is an engine: a cluster that is not there leaves what it finds as it is
         with closing(compute), closing(make_engine(compute, machine, recorder)) as engine, recorder:
             if watch.beside:  # or the first evaluations would be computed here after all
                 compute.wait_until_ready()
             observer = Observer(server, compute, budget, recorder, watch)
-            keeper = Keeper(machine.every, server, engine, observer, recorder)
+            keeper = Checkpointer(machine.every, server, engine, observer, recorder)
             keeper.restore(resumed) if resumed else keeper.begin()
             with keeper.listening(), keeper.saving_before(WorkerError):
                 end = train(server, engine, budget, keeper)
@@ -62,40 +62,40 @@ def run(
             conclude(server, problem, observer, recorder, facts)
 
 
-def simulator(durations: Durations) -> Callable[[Compute, Machine, Recorder], RealOrVirtual]:
+def simulator(durations: Durations) -> Callable[[GradientComputer, RunOptions, Recorder], ResumableEngine]:
     """Virtual time."""
     return lambda compute, machine, recorder: Simulator(compute, durations)
 
 
 def processes(
     durations: Durations, workers: int, least: int | None = None
-) -> Callable[[Compute, Machine, Recorder], RealOrVirtual]:
+) -> Callable[[GradientComputer, RunOptions, Recorder], ResumableEngine]:
     """Real time, a process per worker."""
 
-    def make(compute: Compute, machine: Machine, recorder: Recorder) -> Processes:
+    def make(compute: GradientComputer, machine: RunOptions, recorder: Recorder) -> ProcessEngine:
         failed = failure_report(machine, recorder)
-        return Processes(compute.problem, durations, workers, least, machine.worker_timeout, failed)
+        return ProcessEngine(compute.problem, durations, workers, least, machine.worker_timeout, failed)
 
     return make
 
 
 def ray_cluster(
     durations: Durations, workers: int, least: int | None = None
-) -> Callable[[Compute, Machine, Recorder], RealOrVirtual]:
+) -> Callable[[GradientComputer, RunOptions, Recorder], ResumableEngine]:
     """Real time, an actor per worker."""
     with needing_ray("the ray engine"):
-        from straggler.engines.ray import RayCluster
+        from straggler.engines.ray import RayEngine
 
-    def make(compute: Compute, machine: Machine, recorder: Recorder) -> RayCluster:
+    def make(compute: GradientComputer, machine: RunOptions, recorder: Recorder) -> RayEngine:
         machine.report(f"joins Ray at {machine.address}" if machine.address else "starts Ray on this machine")
         failed = failure_report(machine, recorder)
         timeout, where = machine.worker_timeout, {"address": machine.address, "resources": machine.resources}
-        return RayCluster(compute.problem, durations, workers, least, timeout, failed, **where)
+        return RayEngine(compute.problem, durations, workers, least, timeout, failed, **where)
 
     return make
 
 
-def failure_report(machine: Machine, recorder: Recorder) -> Callable[[float, int, str], None]:
+def failure_report(machine: RunOptions, recorder: Recorder) -> Callable[[float, int, str], None]:
     """Who is told when a worker fails: the screen and the record."""
 
     def failed(time: float, worker: int, what: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from straggler.core import Arrival, Correction, Server
 from straggler.core.loop import train
-from straggler.engines.pool.gradient_pool import Compute
+from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.supervised import one_thread
@@ -42,6 +42,6 @@ def mean_divisor(experiment: Experiment, data: Path | None) -> float:
     server.correction = watched = Watched(server.correction)  # type: ignore[assignment]
     durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
     with one_thread():
-        train(server, Simulator(Compute(problem), durations), budget, lambda *seen: None)
+        train(server, Simulator(GradientComputer(problem), durations), budget, lambda *seen: None)
     second_half = watched.divisors[len(watched.divisors) // 2 :]
     return statistics.mean(one for one in second_half if not math.isnan(one))

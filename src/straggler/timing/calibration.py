@@ -10,7 +10,7 @@ import polars as pl
 from straggler.config.registry import InputError
 from straggler.core import Arrival, Server
 from straggler.core.loop import Budget, train
-from straggler.engines.pool.gradient_pool import Compute
+from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.quadratic import Nothing
@@ -129,7 +129,7 @@ def predict(experiment: Experiment, gradients: int) -> tuple[int, pl.DataFrame]:
     pieces = (experiment.policy, experiment.correction, experiment.optimizer)
     server = Server(x, buffers, experiment.workers, *pieces, lambda epochs: experiment.lr, epoch=10**9)
     durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
-    train(server, Simulator(Compute(problem), durations), Budget(gradients=gradients), note)
+    train(server, Simulator(GradientComputer(problem), durations), Budget(gradients=gradients), note)
     return server.k, pl.DataFrame(rows, schema=["time", "staleness", "decision"], orient="row")
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from straggler.analysis.timeline import COLUMNS, JUST
 from straggler.core import Arrival, Change, Decision
 from straggler.core.loop import Budget, train
-from straggler.engines.pool.gradient_pool import Compute
+from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.quadratic import Nothing
@@ -36,7 +36,7 @@ def rehearse(experiment: Experiment, jobs: int) -> pl.DataFrame:
     """The first jobs of a run, as `analysis.jobs` gives them for a record."""
     problem = Nothing()
     durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
-    engine, server = Simulator(Compute(problem), durations), experiment.server(problem)
+    engine, server = Simulator(GradientComputer(problem), durations), experiment.server(problem)
     free = [0.0] * experiment.workers  # since when each worker has been without a job
     rows: list[tuple[Any, ...]] = []
 

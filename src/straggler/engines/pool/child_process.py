@@ -1,4 +1,4 @@
-"""A process that computes, from outside (Child) and from inside (Inside); tensors are in shared memory."""
+"""A process that computes gradients, seen from outside (ChildProcess) and inside (Inside)."""
 
 import os
 import pickle
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from straggler.core import Gradient
-from straggler.engines.pool.fork_server import born
+from straggler.engines.pool.fork_server import fork_child
 from straggler.engines.pool.shared_memory import SharedMemory, attach, tensor_in
 from straggler.problems.supervised import Chunk, Problem
 
@@ -48,10 +48,10 @@ class Layout(NamedTuple):
 
 
 @dataclass(eq=False)
-class Seat:
+class SharedSlot:
     """Shared memory for one task at one process."""
 
-    process: "Child"
+    process: "ChildProcess"
     number: int
     x: Tensor
     buffers: Tensor
@@ -60,7 +60,7 @@ class Seat:
     task: Any = None  # what it is computing
 
 
-class Child:
+class ChildProcess:
     """One process of the pool, with its connection and its seats."""
 
     def __init__(
@@ -74,13 +74,15 @@ class Child:
         memory = SharedMemory(depth * layout.bytes)
         ours, theirs = socket.socketpair()
         arguments = (theirs.fileno(), memory.fd)
-        self._nursery, self._number = born(main, arguments, [*arguments, problem.fd, *inherited])
+        self._fork_server, self._number = fork_child(main, arguments, [*arguments, problem.fd, *inherited])
         self.pid: int | None = None  # until it is ready
         self.exit_code = 0  # until it has ended
         theirs.close()
         self.connection = Connection(ours.detach())
         self.connection.send((problem.fd, layout, depth))
-        self.seats = [Seat(self, number, *layout.tensors(memory.bytes, number)) for number in range(depth)]
+        self.seats = [
+            SharedSlot(self, number, *layout.tensors(memory.bytes, number)) for number in range(depth)
+        ]
         memory.close()
 
     @property
@@ -101,7 +103,7 @@ class Child:
     def close(self) -> None:
         if not self.connection.closed:
             self.connection.close()
-            self.exit_code = self._nursery.end(self._number)  # it holds nothing that could be lost
+            self.exit_code = self._fork_server.end(self._number)  # it holds nothing that could be lost
 
 
 class Inside:

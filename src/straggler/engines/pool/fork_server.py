@@ -28,7 +28,7 @@ MOST = 200  # file descriptors in one message
 PR_SET_PDEATHSIG = 1
 
 
-class Nursery:
+class ForkServer:
     """Seen from the process that has children; they die with it, and it with us."""
 
     def __init__(self) -> None:
@@ -76,26 +76,28 @@ class Nursery:
             return -signal.SIGKILL  # they died together
 
 
-_nursery: Nursery | None = None
+_fork_server: ForkServer | None = None
 
 
-def nursery() -> Nursery:
+def get_fork_server() -> ForkServer:
     """The one of this process, begun when it is needed for the first time."""
-    global _nursery
-    if _nursery is None or not _nursery.alive():
-        _nursery = Nursery()
-    return _nursery
+    global _fork_server
+    if _fork_server is None or not _fork_server.alive():
+        _fork_server = ForkServer()
+    return _fork_server
 
 
-def born(main: Callable[..., None], arguments: Sequence[int], fds: Sequence[int]) -> tuple[Nursery, int]:
-    """A child of this process's nursery, or of the next one if it is just dying."""
-    parent = nursery()
+def fork_child(
+    main: Callable[..., None], arguments: Sequence[int], fds: Sequence[int]
+) -> tuple[ForkServer, int]:
+    """A child of this process's fork server, or of the next one if it is just dying."""
+    parent = get_fork_server()
     try:
         return parent, parent.fork(main, arguments, fds)
     except OSError:
         parent.process.kill()
         parent.process.wait()
-        return (parent := nursery()), parent.fork(main, arguments, fds)
+        return (parent := get_fork_server()), parent.fork(main, arguments, fds)
 
 
 # From here on inside it.
@@ -163,11 +165,11 @@ def grow_up(
         traceback.print_exc()
     finally:
         sys.stdout.flush()
-        os._exit(code)  # what the nursery has open is not ours to tidy up
+        os._exit(code)  # what the fork server has open is not ours to tidy up
 
 
 def die_with(parent: int) -> None:
-    """Have the system kill us when the nursery dies, even while we are stopped."""
+    """Have the system kill us when the fork server dies, even while we are stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from straggler.core import Gradient
-from straggler.engines.pool.child_process import Child, Inside, Layout, Seat, perform
+from straggler.engines.pool.child_process import ChildProcess, Inside, Layout, SharedSlot, perform
 from straggler.engines.pool.shared_memory import SharedMemory, pack
 from straggler.problems.supervised import Chunk, Problem, Split
 
@@ -21,14 +21,14 @@ DEPTH = 3  # tasks a process may have: one at work, others waiting, so that it n
 RESPAWNS = 3  # how often each process may die, in a row, before the run gives up
 
 
-class Task:
+class ComputeTask:
     """Something to compute, at most once: started ahead of time, or when its result is asked for."""
 
     __slots__ = ("abandoned", "buffers", "call", "error", "result", "seat", "x")
 
     def __init__(self, call: tuple[Any, ...], x: Tensor, buffers: Tensor) -> None:
         self.call, self.x, self.buffers = call, x, buffers
-        self.seat: Seat | None = None
+        self.seat: SharedSlot | None = None
         self.result: Gradient | Chunk | None = None
         self.error: str | None = None
         self.abandoned = False
@@ -42,7 +42,7 @@ class Task:
         return self.result is not None or self.error is not None
 
 
-class Compute:
+class GradientComputer:
     """Computes every task in this process, when it is asked for."""
 
     looks_ahead = False  # whether `ahead` does anything, and what is borrowed must be given back
@@ -53,35 +53,37 @@ class Compute:
     def wait_until_ready(self) -> None:
         """It is."""
 
-    def gradient_task(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Task:
-        return Task(("gradient", worker, index), x, buffers)
+    def gradient_task(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> ComputeTask:
+        return ComputeTask(("gradient", worker, index), x, buffers)
 
-    def result(self, task: Task) -> Any:
+    def result(self, task: ComputeTask) -> Any:
         return perform(self.problem, task.call, task.x, task.buffers)
 
-    def borrow(self, task: Task) -> Gradient:
+    def borrow(self, task: ComputeTask) -> Gradient:
         """A gradient that is good until something else is asked for."""
         gradient: Gradient = self.result(task)
         return gradient
 
-    def ahead(self, upcoming: Callable[[], Task | None], urgent: bool = False) -> None:
+    def ahead(self, upcoming: Callable[[], ComputeTask | None], urgent: bool = False) -> None:
         """Start what will be asked for soon, the soonest first; urgent tasks push finished ones aside."""
 
-    def abandon(self, task: Task) -> None:
+    def abandon(self, task: ComputeTask) -> None:
         """Nobody will ask for this one."""
         task.abandon()
 
-    def evaluation_tasks(self, x: Tensor, buffers: Tensor, split: Split) -> list[Task]:
+    def evaluation_tasks(self, x: Tensor, buffers: Tensor, split: Split) -> list[ComputeTask]:
         """All chunks of a split, in order."""
-        return [Task(("evaluate", split, chunk), x, buffers) for chunk in range(self.problem.chunks(split))]
+        return [
+            ComputeTask(("evaluate", split, chunk), x, buffers) for chunk in range(self.problem.chunks(split))
+        ]
 
     def evaluate_each(self, models: Iterable[tuple[Tensor, Tensor]], split: Split) -> Iterator[list[Chunk]]:
         """The same of one model after another; the next are begun while the first are waited for."""
         parts = range(self.problem.chunks(split))
-        tasks = (Task(("evaluate", split, part), *model) for model in models for part in parts)
-        begun, chunks = deque[Task](), list[Chunk]()
+        tasks = (ComputeTask(("evaluate", split, part), *model) for model in models for part in parts)
+        begun, chunks = deque[ComputeTask](), list[Chunk]()
 
-        def soonest() -> Task | None:
+        def soonest() -> ComputeTask | None:
             if (task := next(tasks, None)) is not None:
                 begun.append(task)
             return task
@@ -98,7 +100,7 @@ class Compute:
     def close(self) -> None: ...
 
 
-class Pool(Compute):
+class GradientPool(GradientComputer):
     """Tasks on several processes; models and gradients travel in shared memory.
 
     A process that dies is replaced and its tasks are done again: they are pure functions. Until the
@@ -111,7 +113,7 @@ class Pool(Compute):
     def __init__(self, problem: Problem, processes: int, joins: bool = False) -> None:
         super().__init__(problem)
         self._joins = joins
-        self._upcoming: Callable[[], Task | None] = lambda: None
+        self._upcoming: Callable[[], ComputeTask | None] = lambda: None
         x, buffers = problem.initial()
         self._layout = Layout(x.numel(), buffers.numel(), x.dtype)
         payload, self._shared = pack(problem)
@@ -120,11 +122,11 @@ class Pool(Compute):
         self._selector = DefaultSelector()
         self._children = [self._spawn() for _ in range(processes)]
         self._deaths = 0
-        self._lent: Task | None = None  # whose gradient is used where the process left it
+        self._lent: ComputeTask | None = None  # whose gradient is used where the process left it
 
-    def _spawn(self) -> Child:
+    def _spawn(self) -> ChildProcess:
         inherited = [memory.fd for memory in self._shared]
-        child = Child(serve, self._problem, inherited, self._layout, DEPTH)
+        child = ChildProcess(serve, self._problem, inherited, self._layout, DEPTH)
         self._selector.register(child.connection, EVENT_READ, child)
         return child
 
@@ -132,7 +134,7 @@ class Pool(Compute):
         while not all(child.ready for child in self._children):
             self._listen(timeout=None)
 
-    def ahead(self, upcoming: Callable[[], Task | None], urgent: bool = False) -> None:
+    def ahead(self, upcoming: Callable[[], ComputeTask | None], urgent: bool = False) -> None:
         self._take_back()
         self._upcoming = upcoming
         self._fill(urgent)
@@ -146,12 +148,12 @@ class Pool(Compute):
                 return
             self._start(task, seat)
 
-    def result(self, task: Task) -> Any:
+    def result(self, task: ComputeTask) -> Any:
         self._await(task)
         self._release(task)
         return task.result
 
-    def borrow(self, task: Task) -> Gradient:
+    def borrow(self, task: ComputeTask) -> Gradient:
         self._await(task)
         found = task.result
         assert isinstance(found, Gradient)
@@ -166,7 +168,7 @@ class Pool(Compute):
             self._lent.seat.task, self._lent.seat = None, None
         self._lent = None
 
-    def _await(self, task: Task) -> None:
+    def _await(self, task: ComputeTask) -> None:
         self._take_back()
         if task.seat is None and not task.done:
             if self._joins or not any(child.ready for child in self._children):
@@ -183,21 +185,21 @@ class Pool(Compute):
                 self._compute(another)
                 self._fill()
 
-    def _another(self) -> Task | None:
+    def _another(self) -> ComputeTask | None:
         """The next to be asked for that nobody computes."""
         task = self._upcoming()
         while task is not None and (task.seat is not None or task.done):
             task = self._upcoming()
         return task
 
-    def _compute(self, task: Task) -> None:
+    def _compute(self, task: ComputeTask) -> None:
         """Here; what goes wrong is for whoever asks for it, if anybody does."""
         try:
             task.result = super().result(task)
         except Exception:
             task.error = traceback.format_exc()
 
-    def abandon(self, task: Task) -> None:
+    def abandon(self, task: ComputeTask) -> None:
         super().abandon(task)
         if task.done:
             self._release(task)
@@ -209,12 +211,12 @@ class Pool(Compute):
             memory.close()
         self._selector.close()
 
-    def _free_seat(self) -> Seat | None:
+    def _free_seat(self) -> SharedSlot | None:
         """A free seat at the process with the least to do."""
         least = min(self._children, key=lambda child: child.load)
         return next((seat for seat in least.seats if seat.task is None), None) if least.ready else None
 
-    def _vacated_seat(self) -> Seat | None:
+    def _vacated_seat(self) -> SharedSlot | None:
         """A seat whose finished result was moved out of the shared memory."""
         for child in self._children:
             for seat in child.seats:
@@ -223,19 +225,19 @@ class Pool(Compute):
                     return seat
         return None
 
-    def _make_room(self) -> Seat:
+    def _make_room(self) -> SharedSlot:
         while (seat := self._free_seat() or self._vacated_seat()) is None:
             self._listen(timeout=None)
         return seat
 
-    def _start(self, task: Task, seat: Seat) -> None:
+    def _start(self, task: ComputeTask, seat: SharedSlot) -> None:
         seat.x.copy_(task.x)
         seat.buffers.copy_(task.buffers)
         task.seat, seat.task = seat, task
         with suppress(OSError):  # it died: `_listen` finds out and does its tasks again
             seat.process.connection.send_bytes(pickle.dumps((seat.number, task.call)))
 
-    def _release(self, task: Task) -> None:
+    def _release(self, task: ComputeTask) -> None:
         """Take the result out of the shared memory and leave the seat."""
         if task.seat is None:
             return
@@ -247,7 +249,7 @@ class Pool(Compute):
     def _listen(self, timeout: float | None) -> None:
         """Hear from every process that has something to say."""
         for key, _ in self._selector.select(timeout):
-            child: Child = key.data
+            child: ChildProcess = key.data
             try:
                 message = child.connection.recv()
             except (EOFError, OSError):
@@ -260,7 +262,7 @@ class Pool(Compute):
             number, outcome = message
             self._finish(child.seats[number], outcome)
 
-    def _finish(self, seat: Seat, outcome: float | Chunk | str) -> None:
+    def _finish(self, seat: SharedSlot, outcome: float | Chunk | str) -> None:
         task = seat.task
         assert task is not None
         if isinstance(outcome, str):
@@ -274,7 +276,7 @@ class Pool(Compute):
         if task.abandoned:
             self._release(task)
 
-    def _replace(self, child: Child) -> None:
+    def _replace(self, child: ChildProcess) -> None:
         self._selector.unregister(child.connection)
         child.close()
         self._deaths += 1
@@ -295,9 +297,9 @@ class Pool(Compute):
             self._start(task, seat)
 
 
-def on_cores(problem: Problem, cores: int) -> Compute:
+def on_cores(problem: Problem, cores: int) -> GradientComputer:
     """This process, and one more for every other core."""
-    return Pool(problem, cores - 1, joins=True) if cores > 1 else Compute(problem)
+    return GradientPool(problem, cores - 1, joins=True) if cores > 1 else GradientComputer(problem)
 
 
 def serve(connection_fd: int, memory_fd: int) -> None:
