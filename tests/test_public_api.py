@@ -15,9 +15,9 @@ from straggler.analysis.claims import Verdict
 from straggler.experiment import Experiment
 from straggler.running.landscape import landscape
 from straggler.web.figure import Figure
-from straggler.web.report import html
-from straggler.web.run_facts import Facts
-from straggler.web.study import Study
+from straggler.web.report import render_html_report
+from straggler.web.run_facts import RunFacts
+from straggler.web.study_page import StudyPage
 from straggler.web.trajectory import trajectory
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -34,13 +34,13 @@ def pair(tmp_path: Path) -> list[Path]:
 def survey(*runs: Path, grid: int = 4) -> Path:
     """Keep a landscape of these runs; its file."""
     before = set(runs[0].parent.glob("landscapes/*"))
-    landscape({run.name: Facts(run).record for run in runs}, grid=grid, samples=50, jobs=1)
+    landscape({run.name: RunFacts(run).record for run in runs}, grid=grid, samples=50, jobs=1)
     return (set(runs[0].parent.glob("landscapes/*")) - before).pop()
 
 
 def picture(*runs: Path) -> tuple[Figure, list[str]]:
     """The figure and what it complains of."""
-    facts = {run.name: Facts(run) for run in runs}
+    facts = {run.name: RunFacts(run) for run in runs}
     figure = trajectory(facts)
     assert figure is not None
     go.Figure({"data": figure.data, "layout": figure.layout})  # refuses what plotly does not know
@@ -100,7 +100,7 @@ def browser() -> Iterator[Browser]:
 def test_a_surface_is_drawn_from_disk(browser: Browser, pair: list[Path], tmp_path: Path) -> None:
     survey(*pair)
     file = tmp_path / "report.html"
-    file.write_text(html([Facts(run) for run in pair]))
+    file.write_text(render_html_report([RunFacts(run) for run in pair]))
     with Visitor(browser, offline=True) as page:
         page.goto(file.as_uri())
         figure = drawn(page, "trajectory")
@@ -112,7 +112,7 @@ def test_a_surface_is_drawn_from_disk(browser: Browser, pair: list[Path], tmp_pa
 def test_a_study_is_shown_beside_its_source(browser: Browser, tmp_path: Path) -> None:
     folder = shutil.copytree(RESULTS / "epfl", tmp_path / "epfl")
     file = tmp_path / "study.html"
-    file.write_text(html([], [Study(folder)]))
+    file.write_text(render_html_report([], [StudyPage(folder)]))
     with Visitor(browser, offline=True) as page:
         page.goto(file.as_uri())
         document = page.get_by_role("article")

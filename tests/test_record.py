@@ -27,7 +27,7 @@ from straggler.experiment import Experiment
 from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS
 from straggler.record import ARRIVALS, Record, Recorder, RecordError
-from straggler.web.run_facts import Facts
+from straggler.web.run_facts import RunFacts
 
 FILES = {
     "experiment.toml",
@@ -84,7 +84,7 @@ def test_a_run_that_was_killed_is_lost_when_it_has_been_quiet(finished: Record, 
     console.print(description(Record(folder)))
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "killed: lost" in said and "straggler resume goes on" in said
-    assert Facts(folder).status == "lost"
+    assert RunFacts(folder).status == "lost"
 
 
 # What is in the folder.

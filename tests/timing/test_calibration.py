@@ -14,8 +14,8 @@ from straggler.experiment import Experiment
 from straggler.record import Record
 from straggler.timing import Gamma
 from straggler.timing.calibration import calibrate
-from straggler.web.report import html
-from straggler.web.run_facts import Facts
+from straggler.web.report import render_html_report
+from straggler.web.run_facts import RunFacts
 
 DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp(hidden=[16])", "lr": 0.01, "eval_every": 0}
 
@@ -55,9 +55,9 @@ def test_known_laws_are_found_again(method: str, tmp_path: Path) -> None:
     distance = (found.staleness["measured"] - found.staleness["predicted"]).abs().sum() / 2
     assert distance < 0.06  # total variation
     assert json.loads(found.to_json())["measured"] == found.measured
-    assert "Predicted beside measured" not in html([Facts(real.path)])
+    assert "Predicted beside measured" not in render_html_report([RunFacts(real.path)])
     (real.path / "calibration.json").write_text(found.to_json())
-    assert "Predicted beside measured" in html([Facts(real.path)])
+    assert "Predicted beside measured" in render_html_report([RunFacts(real.path)])
 
 
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:

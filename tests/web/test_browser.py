@@ -16,9 +16,9 @@ from web_browser import PATIENCE, Visitor, drawn, headless, low_contrast, unname
 from web_server import Site, site
 
 from straggler.experiment import Experiment
-from straggler.web.report import html
-from straggler.web.run_facts import Facts
-from straggler.web.study import Study
+from straggler.web.report import render_html_report
+from straggler.web.run_facts import RunFacts
+from straggler.web.study_page import StudyPage
 
 pytestmark = pytest.mark.slow
 TINY: dict[str, Any] = {
@@ -254,12 +254,12 @@ def test_dark_narrow_and_by_keyboard_alone(browser: Browser, here: Site) -> None
 
 
 def test_a_report_from_disk_without_a_network(browser: Browser, here: Site, tmp_path: Path) -> None:
-    names = [path for path in sorted(here.runs.iterdir()) if Facts(path).status == "finished"][:2]
+    names = [path for path in sorted(here.runs.iterdir()) if RunFacts(path).status == "finished"][:2]
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "README.md").write_text("# Study\n\n| a | b |\n|---|---|\n| 1 | 2 |\n")
     (tmp_path / "study" / "claims.json").write_text('[{"statement": "S", "verdict": "replicated"}]')
     file = tmp_path / "report.html"
-    file.write_text(html([Facts(path) for path in names], [Study(tmp_path / "study")]))
+    file.write_text(render_html_report([RunFacts(path) for path in names], [StudyPage(tmp_path / "study")]))
     with Visitor(browser, offline=True, color_scheme="dark") as page:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))

@@ -25,10 +25,10 @@ from straggler.web.curves import curves
 from straggler.web.document_report import pages
 from straggler.web.figure import thin
 from straggler.web.gallery import gallery, named, partition_counts
-from straggler.web.report import again, as_json, html, summary_rows
-from straggler.web.run_facts import Facts, command_line, labels, settings_of
+from straggler.web.report import build_summary_rows, describe_rerun, dump_json, render_html_report
+from straggler.web.run_facts import RunFacts, build_command, label_runs, minimal_settings
 from straggler.web.staleness import gaps
-from straggler.web.study import Study, is_study
+from straggler.web.study_page import StudyPage, is_study_folder
 from straggler.web.timeline import MOST_BARS, timeline
 
 SLOW_WORKER: dict[str, Any] = {
@@ -56,7 +56,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_the_same_run_twice_and_a_copy_of_it(runs: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(runs["asgd"], tmp_path / runs["asgd"].name)
-    both = [Facts(runs["asgd"]), Facts(tmp_path / runs["asgd"].name)]
+    both = [RunFacts(runs["asgd"]), RunFacts(tmp_path / runs["asgd"].name)]
     assert len(named(both)[0]) == 2
     report([str(runs["asgd"]), str(runs["asgd"])], tmp_path / "one.md")
     assert (tmp_path / "one.md").read_text().count("straggler run") == 1
@@ -69,7 +69,7 @@ def test_the_same_run_twice_and_a_copy_of_it(runs: dict[str, Path], tmp_path: Pa
 def test_jobs_of_a_worker_follow_one_another_and_take_what_the_laws_say(
     runs: dict[str, Path], method: str
 ) -> None:
-    facts = Facts(runs[method])
+    facts = RunFacts(runs[method])
     experiment = facts.experiment
     assert experiment is not None
     durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
@@ -89,7 +89,7 @@ def test_jobs_of_a_worker_follow_one_another_and_take_what_the_laws_say(
 
 
 def test_a_cancelled_job_began_when_the_others_of_its_round_did(runs: dict[str, Path]) -> None:
-    every = jobs(Facts(runs["k-sync"]).arrivals)
+    every = jobs(RunFacts(runs["k-sync"]).arrivals)
     cancelled = every.filter(pl.col("decision") == "cancelled")
     assert len(cancelled) > 20
     starts = set(every.filter(pl.col("decision") != "cancelled")["started"])
@@ -99,7 +99,7 @@ def test_a_cancelled_job_began_when_the_others_of_its_round_did(runs: dict[str, 
 
 def test_who_waits_is_seen_under_ssgd_and_not_under_asgd(runs: dict[str, Path]) -> None:
     def waits(method: str) -> int:
-        return int(jobs(Facts(runs[method]).arrivals)["idle_from"].count())
+        return int(jobs(RunFacts(runs[method]).arrivals)["idle_from"].count())
 
     assert waits("asgd") == 0
     assert waits("ssgd") >= 30
@@ -127,7 +127,7 @@ def test_a_long_run_is_shown_in_pieces() -> None:
 
 def test_failures_are_marked_where_they_happened(runs: dict[str, Path]) -> None:
     """An event within the picture's time is in it, with its words; one outside is not."""
-    arrivals = Facts(runs["asgd"]).arrivals
+    arrivals = RunFacts(runs["asgd"]).arrivals
     events = [{"time": 2.0, "worker": 1, "what": "died"}, {"time": 1e9, "worker": 0, "what": "late"}]
     *_, last = timeline(arrivals, "time (s)", events).data
     assert (last["name"], last["x"], last["y"], last["text"]) == ("failure", [2], [1], ["died"])
@@ -149,7 +149,7 @@ def test_the_command_that_is_shown_makes_the_same_run(method: str) -> None:
     settings: dict[str, Any] = {"workers": 1 if METHODS[method].single else 6, "lr": 0.05, "seconds": 70.0}
     settings |= {"delay": ["constant(2, workers=[0])", "spikes(0.1, 5)"], "partition": "dirichlet(alpha=0.3)"}
     experiment = Experiment(method=method, **settings)
-    words = command_line(settings_of(experiment))
+    words = build_command(minimal_settings(experiment))
     command: Any = typer.main.get_command(offered())
     given = command.commands["run"].make_context("run", words[2:]).params
     flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
@@ -161,7 +161,7 @@ def test_settings_beside_the_method_are_in_the_command() -> None:
     odd = Experiment(
         momentum=0.5, weight_decay=0.001, stop="each", gradients=40, train_metrics=True, engine="processes"
     )
-    words = command_line(settings_of(odd))
+    words = build_command(minimal_settings(odd))
     command: Any = typer.main.get_command(offered())
     given = command.commands["run"].make_context("run", words[2:]).params
     flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
@@ -171,7 +171,7 @@ def test_settings_beside_the_method_are_in_the_command() -> None:
 def test_the_command_of_a_run_whose_workers_come_and_go() -> None:
     for workers in ("2-4", "2-8", "3-3"):
         elastic = Experiment(workers=workers, engine="processes", gradients=40)
-        words = command_line(settings_of(elastic))
+        words = build_command(minimal_settings(elastic))
         command: Any = typer.main.get_command(offered())
         given = command.commands["run"].make_context("run", words[2:]).params
         flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
@@ -179,25 +179,25 @@ def test_the_command_of_a_run_whose_workers_come_and_go() -> None:
 
 
 def test_labels_say_what_differs_and_seeds_share_one(runs: dict[str, Path]) -> None:
-    three = [Facts(runs[name]) for name in ("asgd", "seed 1", "ssgd")]
-    assert labels(three) == ["asgd", "asgd", "ssgd"]
-    rows = summary_rows(three)
+    three = [RunFacts(runs[name]) for name in ("asgd", "seed 1", "ssgd")]
+    assert label_runs(three) == ["asgd", "asgd", "ssgd"]
+    rows = build_summary_rows(three)
     assert [row[:2] for row in rows] == [["asgd", "2"], ["ssgd", "1"]]
     low, high = sorted(run.summary["test_accuracy"] for run in three[:2])
     assert rows[0][2] == f"{(low + high) / 2:.2f} ({low:.2f}, {high:.2f})" and "[" in rows[1][2]
 
 
 def test_a_run_that_goes_on_is_counted_beside_those_that_have_ended(runs: dict[str, Path]) -> None:
-    ended, going_on = Facts(runs["asgd"]), Facts(runs["seed 1"])
+    ended, going_on = RunFacts(runs["asgd"]), RunFacts(runs["seed 1"])
     facts = {"status": "interrupted", "updates": 1, "test_loss": 99.0}
     vars(going_on)["summary"] = facts
-    (row,), (alone,) = summary_rows([ended, going_on]), summary_rows([ended])
+    (row,), (alone,) = build_summary_rows([ended, going_on]), build_summary_rows([ended])
     assert row[1] == "1 (and 1 unfinished)" and row[2:] == alone[2:]
-    assert summary_rows([going_on])[0][3] == "99.0000"
+    assert build_summary_rows([going_on])[0][3] == "99.0000"
 
 
 def test_the_partition_is_the_one_the_run_used(runs: dict[str, Path]) -> None:
-    counted = partition_counts(Facts(runs["asgd"]))
+    counted = partition_counts(RunFacts(runs["asgd"]))
     assert counted is not None
     problem = Experiment(**SLOW_WORKER).problem()
     assert counted[1].sum(axis=1).tolist() == [len(part) for part in problem.parts]  # type: ignore[attr-defined]
@@ -210,7 +210,7 @@ def test_the_partition_is_the_one_the_run_used(runs: dict[str, Path]) -> None:
 def test_plotly_takes_every_figure(runs: dict[str, Path]) -> None:
     """Its Python side knows every property by name and refuses the others."""
     for some in (["asgd"], list(runs)):
-        figures = gallery([Facts(runs[name]) for name in some])
+        figures = gallery([RunFacts(runs[name]) for name in some])
         names = {figure.name for figure in figures}
         wanted = {"accuracy", "loss", "staleness", "staleness-time", "gaps", "norms"}
         assert names >= wanted | {"classes", "confusion", "partition", "trajectory"}
@@ -221,7 +221,7 @@ def test_plotly_takes_every_figure(runs: dict[str, Path]) -> None:
 
 
 def test_the_staleness_that_is_drawn_is_the_staleness_that_was(runs: dict[str, Path]) -> None:
-    facts = Facts(runs["asgd"])
+    facts = RunFacts(runs["asgd"])
     figure = next(f for f in gallery([facts]) if f.name == "staleness")
     drawn = dict(zip(figure.data[0]["x"], figure.data[0]["y"], strict=True))
     true = facts.arrivals["staleness"].value_counts(normalize=True)
@@ -229,7 +229,7 @@ def test_the_staleness_that_is_drawn_is_the_staleness_that_was(runs: dict[str, P
 
 
 def test_seeds_share_a_colour_and_an_entry(runs: dict[str, Path]) -> None:
-    figures = gallery([Facts(runs[name]) for name in ("asgd", "seed 1", "seed 2", "ssgd")])
+    figures = gallery([RunFacts(runs[name]) for name in ("asgd", "seed 1", "seed 2", "ssgd")])
     traces = next(figure for figure in figures if figure.name == "accuracy").data
     assert [trace["name"] for trace in traces if trace["showlegend"]] == ["asgd", "ssgd"]
     assert len({trace["line"]["color"] for trace in traces[:3]}) == 1
@@ -237,7 +237,7 @@ def test_seeds_share_a_colour_and_an_entry(runs: dict[str, Path]) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_gaps_without_end_are_left_out(runs: dict[str, Path]) -> None:
-    arrivals = Facts(runs["asgd"]).arrivals
+    arrivals = RunFacts(runs["asgd"]).arrivals
     endless = pl.when(pl.int_range(pl.len()) % 3 == 0).then(float("inf")).otherwise("gap")
     figure = gaps({"a": arrivals.with_columns(gap=endless), "b": arrivals.with_columns(gap=float("inf"))})
     assert sum(figure.data[0]["y"]) > 90 and sum(figure.data[1]["y"]) == 0
@@ -253,7 +253,7 @@ def test_a_loss_that_explodes_has_a_logarithmic_axis(largest: float, scale: str 
 
 
 def test_pictures_of_the_first_runs_only_say_so(runs: dict[str, Path], tmp_path: Path) -> None:
-    copies = [Facts(shutil.copytree(runs["asgd"], tmp_path / str(number))) for number in range(9)]
+    copies = [RunFacts(shutil.copytree(runs["asgd"], tmp_path / str(number))) for number in range(9)]
     said = "Only the first 8 of 9 runs are shown."
     told = {figure.name: said in figure.note for figure in gallery(copies)}
     assert told["staleness"] and told["confusion"] and not told["accuracy"]
@@ -261,7 +261,7 @@ def test_pictures_of_the_first_runs_only_say_so(runs: dict[str, Path], tmp_path:
 
 
 def test_what_colours_mean_stands_below_the_printed_timelines(runs: dict[str, Path]) -> None:
-    curves, timelines, _ = pages([Facts(runs[name]) for name in ("asgd", "ssgd", "k-sync", "seed 1")])
+    curves, timelines, _ = pages([RunFacts(runs[name]) for name in ("asgd", "ssgd", "k-sync", "seed 1")])
     assert not any(axes.get_legend() for axes in timelines.axes)
     words = [text.get_text() for legend in timelines.legends for text in legend.get_texts()]
     assert sorted(words) == sorted({*words}) and {"delayed", "waiting", "cancelled"} <= {*words}
@@ -290,7 +290,7 @@ def test_the_html_needs_nothing_but_itself(runs: dict[str, Path], tmp_path: Path
     page = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)  # what plotly itself says is not ours
     assert not re.findall(r"""(?:src|href)=["'](?!data:)[^"']+""", page)
     assert "straggler run --method ssgd" in page
-    assert Facts(runs["asgd"]).summary["weights_sha256"] in page
+    assert RunFacts(runs["asgd"]).summary["weights_sha256"] in page
 
 
 @pytest.mark.slow
@@ -351,9 +351,9 @@ def test_what_a_record_says_stays_text(runs: dict[str, Path], tmp_path: Path) ->
         "classes": {f"{EVIL}{name}": classes[name] for name in classes},
     }
     (folder / "summary.json").write_text(json.dumps(summary))
-    text = html([Facts(folder)])
+    text = render_html_report([RunFacts(folder)])
     assert "<img src=x" not in text and "</script><script>alert" not in text
-    assert json.loads(as_json(EVIL)) == EVIL
+    assert json.loads(dump_json(EVIL)) == EVIL
 
 
 @pytest.mark.parametrize("name", ["summary.json", "environment.json", "curve.parquet", "arrivals.parquet"])
@@ -365,7 +365,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(
     for file in runs["asgd"].iterdir():
         if file.is_file():
             (folder / file.name).write_bytes(b"\x00nonsense" if file.name == name else file.read_bytes())
-    text = html([Facts(folder)])
+    text = render_html_report([RunFacts(folder)])
     assert "What could not be read" in text and name in text
     assert text.count("data-figure=") > 2
 
@@ -380,13 +380,13 @@ def test_what_was_given_in_python_is_no_trouble(tmp_path: Path, capsys: pytest.C
         text = written(tmp_path, run.path, form=form).read_text()
         assert "given in Python" in text and "What could not be read" not in text
     assert "left out" not in capsys.readouterr().err
-    assert again(Facts(run.path), "")["toml"] == run.text
+    assert describe_rerun(RunFacts(run.path), "")["toml"] == run.text
 
 
 def test_every_setting_is_shown_whatever_else_is_damaged(runs: dict[str, Path], tmp_path: Path) -> None:
     hurt = Path(shutil.copytree(runs["asgd"], tmp_path / "hurt"))
     (hurt / "curve.parquet").write_text("nonsense")
-    assert html([Facts(hurt)], embedded=False).count("weight_decay = 0.0") == 1
+    assert render_html_report([RunFacts(hurt)], embedded=False).count("weight_decay = 0.0") == 1
 
 
 @pytest.mark.parametrize("text", ["", "= =", "\x00", "workers = 3"])
@@ -418,7 +418,7 @@ def test_whatever_a_record_says_there_is_a_page(
         *(whole | {key: garbage} for key in ("classes", "confusion")),
     ]:
         (folder / file).write_text(json.dumps(facts))
-        assert "<h1>Straggler" in html([Facts(folder)], embedded=False)
+        assert "<h1>Straggler" in render_html_report([RunFacts(folder)], embedded=False)
 
 
 # Studies.
@@ -443,9 +443,9 @@ def study(tmp_path: Path) -> Path:
 
 
 def test_a_study_shows_its_tables_claims_and_figures(study: Path) -> None:
-    found = Study(study)
-    text = html([], [found])
-    assert is_study(study) and found.runs == 2 and found.verdicts() == {"holds": 1}
+    found = StudyPage(study)
+    text = render_html_report([], [found])
+    assert is_study_folder(study) and found.runs == 2 and found.verdicts() == {"holds": 1}
     assert "<td>asgd</td>" in text and "async is &lt;b&gt;faster" in text and "[1.20, 1.80]" in text
     assert text.count('src="data:image/png;base64') == 2  # one in the document, one beside it
     assert "&lt;i&gt;x" in text and found.trouble == []
@@ -456,18 +456,18 @@ def test_a_study_embeds_only_its_own_files(study: Path, tmp_path: Path) -> None:
     (study / "table.md").write_text(
         "![a](../secret.png) ![b](https://example.org/x.png) [c](javascript:alert(1))"
     )
-    text = Study(study).documents["table"]
+    text = StudyPage(study).documents["table"]
     assert "c2VjcmV0" not in text and "example.org" not in text and 'href="javascript' not in text
 
 
 @pytest.mark.parametrize("claims", ["nonsense", '{"a": 1}', "[1]", "null"])
 def test_damaged_claims_are_said(study: Path, claims: str) -> None:
     (study / "claims.json").write_text(claims)
-    text = html([], [Study(study)])
+    text = render_html_report([], [StudyPage(study)])
     assert "claims.json cannot be read" in text and "<td>asgd</td>" in text
 
 
 def test_the_experiment_of_a_record_is_read_back(runs: dict[str, Path]) -> None:
-    facts = Facts(runs["k-sync"])
+    facts = RunFacts(runs["k-sync"])
     assert facts.experiment is not None and facts.experiment.id == facts.id
     assert tomllib.loads(facts.record.text) == facts.settings

@@ -19,12 +19,12 @@ from straggler.experiment import Experiment
 from straggler.record import ARRIVALS, Record, Recorder
 from straggler.web.gallery import partition_counts
 from straggler.web.live import changes
-from straggler.web.playground_settings import STORIES, choices, experiment_of, settings_from
-from straggler.web.preview import preview, rehearse
-from straggler.web.report import html
-from straggler.web.run_facts import Facts
-from straggler.web.run_index import Shelf
-from straggler.web.server import serve
+from straggler.web.playground_settings import STORIES, build_experiment, choices, parse_settings
+from straggler.web.preview import preview, simulate_jobs
+from straggler.web.report import render_html_report
+from straggler.web.run_facts import RunFacts
+from straggler.web.run_index import RunIndex
+from straggler.web.server import run_server
 
 QUADRATIC: dict[str, Any] = {"dataset": "quadratic(noise=0.1)", "gradients": 40, "compute": "gamma(1, 0.3)"}
 
@@ -165,7 +165,7 @@ def test_paths_do_not_leave_their_folder(here: Site, path: str) -> None:
         answer = here.ask(path)
         assert answer.status in (400, 404)
         assert "link" not in {row["id"] for row in here.ask("/api/runs").json()}
-        assert b"workers" not in answer.body and b"make_app" not in answer.body
+        assert b"workers" not in answer.body and b"build_app" not in answer.body
     finally:
         link.unlink()
 
@@ -184,18 +184,18 @@ def test_with_a_token_even_looking_needs_it(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken_is_said(here: Site, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--port \d+: .* --port 0"):
-        serve(tmp_path, tmp_path, "127.0.0.1", here.port, None, lambda url: None)
+        run_server(tmp_path, tmp_path, "127.0.0.1", here.port, None, lambda url: None)
 
 
 @pytest.mark.parametrize("token", ["", "short", "ключ от двери", "a\nb\nc\nd\ne\nf"])
 def test_a_token_that_is_none_is_refused(tmp_path: Path, token: str) -> None:
     with pytest.raises(InputError, match="at least 8 characters"):
-        serve(tmp_path, tmp_path, "127.0.0.1", 0, token, lambda url: None)
+        run_server(tmp_path, tmp_path, "127.0.0.1", 0, token, lambda url: None)
 
 
 def test_another_address_needs_a_token(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--token"):
-        serve(tmp_path, tmp_path, "0.0.0.0", 0, None, lambda url: None)
+        run_server(tmp_path, tmp_path, "0.0.0.0", 0, None, lambda url: None)
 
 
 # What may be started.
@@ -285,7 +285,7 @@ def test_the_rehearsal_is_the_run_without_its_gradients(
     workers = 1 if METHODS[method].single else 5
     experiment = Experiment(**QUADRATIC | {"lr": 1e-4}, method=method, workers=workers, delay=delay)
     real = experiment.run(tmp_path, jobs=1).arrivals
-    played = rehearse(experiment, 40)
+    played = simulate_jobs(experiment, 40)
     for column in ("worker", "time", "staleness"):
         assert played[column].to_list() == real[column].to_list()
     assert played["decision"].to_list() == real["decision"].cast(pl.String).to_list()
@@ -294,20 +294,20 @@ def test_the_rehearsal_is_the_run_without_its_gradients(
 
 
 def test_whole_numbers_of_a_page_are_whole_and_exact() -> None:
-    assert settings_from({"seed": str(2**53 + 1)}) == {"seed": 2**53 + 1}
+    assert parse_settings({"seed": str(2**53 + 1)}) == {"seed": 2**53 + 1}
     for value in (2.5, "2.5", "many", 10**600):
         with pytest.raises(InputError, match=r"workers"):
-            settings_from({"workers": value})
+            parse_settings({"workers": value})
 
 
 def test_a_preview_is_there_at_once() -> None:
-    settings = settings_from({"workers": "8", "dataset": "digits", "delay": ["constant(4, workers=[0])"]})
-    experiment = experiment_of(settings)
+    settings = parse_settings({"workers": "8", "dataset": "digits", "delay": ["constant(4, workers=[0])"]})
+    experiment = build_experiment(settings)
     preview(experiment, settings)  # what is kept between two is there
     seconds = []
     for _ in range(5):
         started = time.thread_time()
-        preview(experiment_of(settings), settings)
+        preview(build_experiment(settings), settings)
         seconds.append(time.thread_time() - started)
     assert min(seconds) < 0.05
 
@@ -323,9 +323,9 @@ def test_every_choice_is_an_experiment() -> None:
     offered = choices()
     for key, table in (("method", "methods"), ("dataset", "datasets"), ("partition", "partitions")):
         for value in offered[table]:
-            experiment_of({key: value})
+            build_experiment({key: value})
     for model in offered["models"]:
-        experiment_of({"model": model})
+        build_experiment({"model": model})
 
 
 # Records of all kinds.
@@ -345,7 +345,7 @@ def test_one_bad_record_is_a_row_that_says_so(tmp_path: Path) -> None:
         (tmp_path / name / "summary.json").write_text(summary)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
-    shelf = Shelf(tmp_path, tmp_path / "none")
+    shelf = RunIndex(tmp_path, tmp_path / "none")
     rows = {row["id"]: row for row in shelf.rows()}
     assert set(rows) == {good.name, "not-toml", "not-json", "list", "odd", "infinite"}
     assert rows[good.name]["status"] == "finished"
@@ -368,7 +368,7 @@ def test_a_record_that_claims_to_be_huge_is_not_dealt_again(tmp_path: Path, said
     assert said in text
     (run / "experiment.toml").write_text(text.replace(said, instead))
     started = time.thread_time()
-    page = json.loads(Shelf(tmp_path, tmp_path).page([run.name], whole=True))
+    page = json.loads(RunIndex(tmp_path, tmp_path).page([run.name], whole=True))
     assert {"loss", "staleness", "timeline"} <= {figure["name"] for figure in page["figures"]}
     assert time.thread_time() - started < 5
 
@@ -379,7 +379,7 @@ def test_odd_files_beside_a_record_cost_their_picture_only(tmp_path: Path) -> No
     empty = {"measured": {"mean staleness": 1, "updates per second": 1}, "staleness": [], "parts": []}
     for calibration in (empty | {"predicted": empty["measured"]}, [], {}, None, 3):
         (run / "calibration.json").write_text(json.dumps(calibration))
-        page = json.loads(Shelf(tmp_path, tmp_path).page([run.name], whole=True))
+        page = json.loads(RunIndex(tmp_path, tmp_path).page([run.name], whole=True))
         assert "no picture of the calibration" in page["trouble"][0]
         assert {"loss", "staleness"} <= {figure["name"] for figure in page["figures"]}
 
@@ -396,12 +396,12 @@ def test_one_bad_study_is_a_row_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_text("hidden words")
     for name in ("secret.md", "secret.png"):
         (tmp_path / "results" / "elsewhere" / name).symlink_to(tmp_path / name)
-    shelf = Shelf(tmp_path / "runs", tmp_path / "results")
+    shelf = RunIndex(tmp_path / "runs", tmp_path / "results")
     rows = {row["name"]: row for row in shelf.studies()}
     assert set(rows) == {"circle", "folder", "null", "elsewhere"}
     assert "summaries" in rows["folder"]["trouble"][0] and rows["null"]["trouble"] == []
     for name in rows:
-        page = html([], [shelf.study(name)], embedded=False)
+        page = render_html_report([], [shelf.study(name)], embedded=False)
         assert "words" in page and "hidden" not in page and "aGlkZGVu" not in page
 
 
@@ -420,7 +420,7 @@ def copies(folder: Path, count: int) -> None:
 
 def test_hundreds_of_runs_are_listed_at_once(tmp_path: Path) -> None:
     copies(tmp_path, 400)
-    shelf = Shelf(tmp_path, tmp_path)
+    shelf = RunIndex(tmp_path, tmp_path)
     started = time.thread_time()
     assert len(shelf.rows()) == 400
     first = time.thread_time() - started
@@ -440,7 +440,7 @@ def test_a_million_arrivals_make_a_small_page(tmp_path: Path) -> None:
     columns |= {"gradient_norm": number / 3, "weight_norm": number / 2}
     table = pl.DataFrame(columns | {"decision": ["applied"] * count}, schema_overrides=ARRIVALS)
     table.select(*ARRIVALS).write_parquet(record.path / "arrivals.parquet")
-    shelf = Shelf(tmp_path, tmp_path)
+    shelf = RunIndex(tmp_path, tmp_path)
     started = time.monotonic()
     page = shelf.page([record.path.name], whole=True)
     first = time.monotonic() - started
@@ -454,7 +454,7 @@ def test_a_run_is_followed_part_by_part(tmp_path: Path) -> None:
     """Rows appear as they are written; after a resume that went back they are those of the new parts."""
     text = Experiment(**QUADRATIC).to_toml()
     row = dict.fromkeys(ARRIVALS, 0) | {"decision": "applied"}
-    shelf = Shelf(tmp_path, tmp_path)
+    shelf = RunIndex(tmp_path, tmp_path)
 
     def seen() -> list[int]:
         return shelf.facts("run")[1].arrivals["index"].to_list()
@@ -476,7 +476,7 @@ def test_a_killed_run_is_told_from_one_that_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with Recorder(folder, Experiment(**QUADRATIC).to_toml(), ["straggler"]):
         pass
-    shelf = Shelf(tmp_path, tmp_path)
+    shelf = RunIndex(tmp_path, tmp_path)
     assert shelf.rows()[0]["status"] == "running"  # it was there a moment ago
     os.utime(folder / "summary.json", (1, 1))
     assert shelf.rows()[0]["status"] == "lost"
@@ -514,7 +514,7 @@ def test_synchronous_loses_by_the_clock_and_wins_nothing_by_waiting(tmp_path: Pa
 @pytest.mark.slow
 def test_what_only_the_slow_one_knows_is_not_learnt(tmp_path: Path) -> None:
     record = told(tmp_path, partition="label", delay=["constant(9, workers=[0])"])
-    counted = partition_counts(Facts(record.path))
+    counted = partition_counts(RunFacts(record.path))
     assert counted is not None
     classes, counts = counted
     recalls = {name: scores["recall"] for name, scores in record.summary["classes"].items()}

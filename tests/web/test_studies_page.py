@@ -20,13 +20,13 @@ from straggler.running import locks
 from straggler.sweeps.grid import Cell, tasks
 from straggler.sweeps.progress import Tally
 from straggler.sweeps.status_file import Bulletin
-from straggler.web.run_index import Shelf
+from straggler.web.run_index import RunIndex
 
 STRAGGLER = [sys.executable, "-m", "straggler"]
 TINY = {"dataset": "digits", "model": "linear", "epochs": 0.5}
 
 
-def progress(shelf: Shelf) -> dict[str, Any]:
+def progress(shelf: RunIndex) -> dict[str, Any]:
     (row,) = shelf.progress()
     return row
 
@@ -34,7 +34,7 @@ def progress(shelf: Shelf) -> dict[str, Any]:
 def test_a_sweep_that_was_killed_does_not_run_for_ever(tmp_path: Path) -> None:
     found = tasks([Cell({"row": "a"}, TINY)], [0, 1])
     bulletin = Bulletin(tmp_path / "x", Tally(found))
-    shelf = Shelf(tmp_path, tmp_path)
+    shelf = RunIndex(tmp_path, tmp_path)
     with bulletin:
         bulletin.tally.spent(found[0], 0.25)
         bulletin._write("running")
@@ -75,7 +75,7 @@ def test_a_sweep_that_was_killed_does_not_run_for_ever(tmp_path: Path) -> None:
 def test_whatever_a_progress_says_is_a_row(tmp_path: Path, text: str) -> None:
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "progress.json").write_text(text)
-    shelf = Shelf(tmp_path, tmp_path)
+    shelf = RunIndex(tmp_path, tmp_path)
     row = progress(shelf)
     assert row["status"] in ("damaged", "running") and isinstance(row["at_hand"], list)
     assert row.get("left") is None and row.get("runs") is None
@@ -86,7 +86,7 @@ def test_the_runs_of_a_study_are_known_once_each(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     pl.DataFrame({"id": ["b", "a", "b"]}).write_parquet(tmp_path / "s" / "summaries.parquet")
     (tmp_path / "s" / "progress.json").write_text('{"status": "finished", "ids": ["a", "c"]}')
-    (row,) = Shelf(tmp_path, tmp_path).studies()
+    (row,) = RunIndex(tmp_path, tmp_path).studies()
     assert row["ids"] == ["b", "a", "c"] and row["runs"] == 2 and row["report"] is True
 
 

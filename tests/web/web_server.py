@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from straggler.web.server import make_app
+from straggler.web.server import build_app
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Site:
 
 @contextmanager
 def site(runs: Path, results: Path, token: str | None = None, host: str = "127.0.0.1") -> Iterator[Site]:
-    app, secret = make_app(runs, results, host, token)
+    app, secret = build_app(runs, results, host, token)
     config = uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -41,11 +41,11 @@ def report(things: Things, out_file: File = None, format_: Kind = None, runs: Ru
     runs that differ only in their seed are averaged, with 95 % intervals.
     """
     from straggler.web.report_files import write_report
-    from straggler.web.study import is_study  # pages take a second to import, so only who looks waits
+    from straggler.web.study_page import is_study_folder
 
     kind = format_ or by_name(out_file)
     path = out_file or Path(f"report.{kind}")
-    studies = [Path(thing) for thing in things if is_study(Path(thing))]
+    studies = [Path(thing) for thing in things if is_study_folder(Path(thing))]
     others = [thing for thing in things if Path(thing) not in studies]
     records = [find(thing, runs).path for thing in others if not is_something_else(Path(thing))]
     skip([thing for thing in others if is_something_else(Path(thing))], bool(records or studies))
@@ -105,6 +105,6 @@ def serve(
     Open the address it prints. Runs of any engine that write to --runs appear by themselves.
     Ctrl-C ends it; runs started from the page are saved first and can be resumed.
     """
-    from straggler.web.server import serve as start_serving
+    from straggler.web.server import run_server
 
-    start_serving(runs, results, host, port, token, lambda url: out.print(f"open {url}", soft_wrap=True))
+    run_server(runs, results, host, port, token, lambda url: out.print(f"open {url}", soft_wrap=True))

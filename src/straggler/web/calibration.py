@@ -6,11 +6,11 @@ from typing import Any
 
 from straggler.analysis.tables import number
 from straggler.web.figure import Figure, colour, numbers
-from straggler.web.run_facts import Facts
+from straggler.web.run_facts import RunFacts
 from straggler.web.staleness import axes
 
 
-def calibration(runs: Mapping[str, Facts]) -> Figure | None:
+def calibration(runs: Mapping[str, RunFacts]) -> Figure | None:
     """Of the first run that was calibrated: the staleness, and in words the rest."""
     for run in runs.values():
         file = run.record.path / "calibration.json"

@@ -18,17 +18,17 @@ from straggler.analysis.workers import draw_staleness
 from straggler.record import ARRIVALS, Record
 from straggler.web.curves import is_wide
 from straggler.web.gallery import named, only_first
-from straggler.web.report import again, summary_columns, summary_rows, title
-from straggler.web.run_facts import Facts, labels
-from straggler.web.study import Study
+from straggler.web.report import SUMMARY_COLUMNS, build_summary_rows, describe_rerun, format_title
+from straggler.web.run_facts import RunFacts, label_runs
+from straggler.web.study_page import StudyPage
 
 MOST_TIMELINES = 4
 WIDTH = 9  # inches
 
 
-def markdown(runs: Sequence[Facts], studies: Sequence[Study]) -> str:
+def markdown(runs: Sequence[RunFacts], studies: Sequence[StudyPage]) -> str:
     """The words and tables of a report."""
-    parts = [f"# {title(runs, studies)}"]
+    parts = [f"# {format_title(runs, studies)}"]
     for study in studies:
         parts.append(f"## Study {study.name}")
         if study.untold:
@@ -37,21 +37,21 @@ def markdown(runs: Sequence[Facts], studies: Sequence[Study]) -> str:
     if runs:
         parts += [
             "## Summary",
-            markdown_table(summary_columns, [list(map(plain, row)) for row in summary_rows(runs)]),
+            markdown_table(SUMMARY_COLUMNS, [list(map(plain, row)) for row in build_summary_rows(runs)]),
         ]
         parts.append(
             "Intervals are 95 %: over seeds (of two both are given), or over the test samples of one run. "
             "NC: no convergence."
         )
         parts.append("## How to run it again")
-        for run, label in zip(runs, labels(runs), strict=True):
-            how = again(run, label)
+        for run, label in zip(runs, label_runs(runs), strict=True):
+            how = describe_rerun(run, label)
             words = how["remark"] or f"```\n{how['command'] or how['given']}\n```"
             parts.append(f"{label} ({how['id']}, {how['status']}):\n\n{words}")
     return "\n\n".join(parts) + "\n"
 
 
-def claims_table(study: Study) -> str:
+def claims_table(study: StudyPage) -> str:
     rows = []
     for claim in study.untold:
         low, high = claim["low"], claim["high"]
@@ -67,7 +67,7 @@ def plain(cell: Any) -> str:
     return "" if cell is None else str(cell).replace("|", "\\|").replace("\n", " ")
 
 
-def pages(runs: Sequence[Facts]) -> list[Figure]:
+def pages(runs: Sequence[RunFacts]) -> list[Figure]:
     """Curves and staleness, timelines, classes: a figure each, if there is something to draw."""
     everyone, groups = named(runs)
     figures = [curve_page(runs, groups)]
@@ -83,7 +83,7 @@ def pages(runs: Sequence[Facts]) -> list[Figure]:
     return figures
 
 
-def curve_page(runs: Sequence[Facts], groups: Sequence[str]) -> Figure:
+def curve_page(runs: Sequence[RunFacts], groups: Sequence[str]) -> Figure:
     """Runs of one group, which differ in nothing but their seed, share a colour and a name."""
     with mpl.rc_context(STYLE):
         page = Figure(figsize=(WIDTH, 6.5), layout="constrained")
@@ -104,7 +104,7 @@ def curve_page(runs: Sequence[Facts], groups: Sequence[str]) -> Figure:
     return page
 
 
-def draw_metric(axes: Axes, runs: Sequence[Facts], groups: Sequence[str], column: str, unit: str) -> None:
+def draw_metric(axes: Axes, runs: Sequence[RunFacts], groups: Sequence[str], column: str, unit: str) -> None:
     """A line per run, of evaluations or else of arrivals."""
     order = list(dict.fromkeys(groups))
     for place, (run, group) in enumerate(zip(runs, groups, strict=True)):
@@ -121,7 +121,7 @@ def draw_metric(axes: Axes, runs: Sequence[Facts], groups: Sequence[str], column
         axes.set_axis_off()
 
 
-def timeline_page(runs: Mapping[str, Facts]) -> Figure:
+def timeline_page(runs: Mapping[str, RunFacts]) -> Figure:
     """What each worker did first, and below what the colours mean."""
     with mpl.rc_context(STYLE):
         page = Figure(figsize=(WIDTH, 2.4 * len(runs) + 0.3), layout="constrained")
@@ -133,7 +133,7 @@ def timeline_page(runs: Mapping[str, Facts]) -> Figure:
     return page
 
 
-def class_page(runs: Mapping[str, Facts]) -> Figure:
+def class_page(runs: Mapping[str, RunFacts]) -> Figure:
     """Confusion matrices side by side, percent of each row."""
     with mpl.rc_context(STYLE):
         columns = min(2, len(runs))

@@ -20,7 +20,7 @@ from straggler.web.calibration import calibration
 from straggler.web.classes import by_class, confusion, partition
 from straggler.web.curves import curves
 from straggler.web.figure import Figure
-from straggler.web.run_facts import Facts, labels
+from straggler.web.run_facts import RunFacts, label_runs
 from straggler.web.timeline import timeline
 from straggler.web.trajectory import trajectory
 
@@ -31,9 +31,9 @@ MOST_NUMBERS = 20_000_000  # of data that are made on the spot
 MOST_COLUMNS = 200  # workers in the picture of the data
 
 
-def named(runs: Sequence[Facts]) -> tuple[dict[str, Facts], list[str]]:
+def named(runs: Sequence[RunFacts]) -> tuple[dict[str, RunFacts], list[str]]:
     """Runs by a name that is theirs alone, and the group (all but the seed alike) that each belongs to."""
-    groups = labels(runs)
+    groups = label_runs(runs)
     several = {group for group in groups if groups.count(group) > 1}
     names = [
         f"{group}, seed {run.settings.get('seed')}" if group in several else group
@@ -44,7 +44,7 @@ def named(runs: Sequence[Facts]) -> tuple[dict[str, Facts], list[str]]:
     return dict(zip(unique, runs, strict=True)), groups
 
 
-def gallery(runs: Sequence[Facts]) -> list[Figure]:
+def gallery(runs: Sequence[RunFacts]) -> list[Figure]:
     """Everything a report shows."""
     everyone, _ = named(runs)
     few = dict(list(everyone.items())[:MOST_IN_DETAIL])
@@ -74,7 +74,7 @@ def only_first(shown: int, runs: int) -> str:
     return f"Only the first {shown} of {runs} runs are shown."
 
 
-def attempted(runs: Sequence[Facts], what: str, build: Callable[[], T]) -> T | None:
+def attempted(runs: Sequence[RunFacts], what: str, build: Callable[[], T]) -> T | None:
     """What is built, or None and a remark: a record may hold anything, and the rest is still shown."""
     try:
         return build()
@@ -83,7 +83,7 @@ def attempted(runs: Sequence[Facts], what: str, build: Callable[[], T]) -> T | N
         return None
 
 
-def live_gallery(runs: Sequence[Facts]) -> list[Figure]:
+def live_gallery(runs: Sequence[RunFacts]) -> list[Figure]:
     """What changes while a run goes on: cheap enough to be drawn again every second."""
     everyone, groups = named(runs)
     tables = {name: run.curve for name, run in everyone.items()}
@@ -97,13 +97,15 @@ def live_gallery(runs: Sequence[Facts]) -> list[Figure]:
     return figures + of_the_first(more or [], len(runs))
 
 
-def of_arrivals(runs: Mapping[str, Facts], arrivals: Mapping[str, pl.DataFrame], clock: str) -> list[Figure]:
+def of_arrivals(
+    runs: Mapping[str, RunFacts], arrivals: Mapping[str, pl.DataFrame], clock: str
+) -> list[Figure]:
     first = [staleness.staleness(arrivals), staleness.over_time(arrivals, clock)]
     bars = [bar for name, run in runs.items() for bar in per_run(name, run, len(runs) == 1)]
     return [*first, *bars, staleness.gaps(arrivals), staleness.norms(arrivals, clock)]
 
 
-def per_run(name: str, run: Facts, alone: bool) -> list[Figure]:
+def per_run(name: str, run: RunFacts, alone: bool) -> list[Figure]:
     """Pictures of one run's workers."""
     live = run.status == "running"
     when = timeline(run.arrivals, run.clock, run.events, live)
@@ -112,7 +114,7 @@ def per_run(name: str, run: Facts, alone: bool) -> list[Figure]:
     return [Figure(**vars(when) | {"name": f"timeline-{run.id}", "title": f"{when.title}: {name}"})]
 
 
-def partition_counts(run: Facts) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
+def partition_counts(run: RunFacts) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
     """Samples by worker and class, dealt again as the run did; nothing is fetched for it."""
     if run.experiment is None or is_huge(run.experiment):
         return None

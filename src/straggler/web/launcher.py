@@ -14,7 +14,7 @@ from typing import IO, Any
 from straggler.config.registry import InputError
 from straggler.experiment import Experiment
 from straggler.record import existing
-from straggler.web.run_facts import command_line
+from straggler.web.run_facts import build_command
 
 MOST_AT_ONCE = 2
 GRACE_SECONDS = 20.0  # to write a checkpoint
@@ -22,7 +22,7 @@ STOPPED = (None, 0, 130, -signal.SIGINT)  # return codes that are nobody's fault
 
 
 @dataclass
-class Started:
+class StartedRun:
     """A process, and what it says."""
 
     process: "subprocess.Popen[bytes]"
@@ -37,12 +37,12 @@ class Started:
         return lines[-1][:500] if lines else f"ended with code {self.process.returncode}"
 
 
-class Starter:
+class RunLauncher:
     """Starts and stops runs; few at a time, and none survives the server without a checkpoint."""
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
-        self._started: dict[str, Started] = {}
+        self._started: dict[str, StartedRun] = {}
         self._lock = threading.Lock()
 
     def start(self, experiment: Experiment, settings: Mapping[str, Any]) -> bool:
@@ -53,7 +53,7 @@ class Starter:
             if sum(map(self._going, self._started)) >= MOST_AT_ONCE:
                 raise InputError(f"{MOST_AT_ONCE} runs go on already; stop one, or wait for it")
             words = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
-            arguments = [*command_line(settings)[1:], "--out", str(self.runs), "--jobs", "1"]
+            arguments = [*build_command(settings)[1:], "--out", str(self.runs), "--jobs", "1"]
             process = subprocess.Popen(
                 [sys.executable, "-m", "straggler", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -61,7 +61,7 @@ class Starter:
                 stderr=words,
                 start_new_session=True,  # Ctrl-C in the server's terminal is the server's
             )
-            self._started[experiment.id] = Started(process, words)
+            self._started[experiment.id] = StartedRun(process, words)
             return True
 
     def stop(self, name: str) -> bool:

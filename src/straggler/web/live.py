@@ -7,18 +7,18 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from straggler.web.launcher import Starter
-from straggler.web.run_index import Shelf
+from straggler.web.launcher import RunLauncher
+from straggler.web.run_index import RunIndex
 
 LOOK_SECONDS = 0.25
 STUDY_LOOKS = 20  # looks at the runs for one at the studies, which change rarely
 BEAT_LOOKS = 40  # looks without news until a sign of life, by which a page that left is noticed
 
 
-class Watcher:
+class ChangeFeed:
     """Looks at the shelf for all pages together; each is told what is new to it."""
 
-    def __init__(self, shelf: Shelf, starter: Starter) -> None:
+    def __init__(self, shelf: RunIndex, starter: RunLauncher) -> None:
         self.shelf, self.starter = shelf, starter
         self._look: asyncio.Task[dict[str, Any]] | None = None
         self._looks, self._studies = 0, list[dict[str, Any]]()

@@ -110,7 +110,7 @@ def choices() -> dict[str, Any]:
     }
 
 
-def settings_from(given: Mapping[str, Any]) -> dict[str, Any]:
+def parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """What a page sent, as settings of an experiment: known keys, plain values, nothing that reads a file."""
     settings: dict[str, Any] = {}
     for key, value in given.items():
@@ -145,7 +145,7 @@ def as_number(key: str, value: Any) -> Any:
     return int(number) if key in WHOLE else number
 
 
-def experiment_of(settings: Mapping[str, Any]) -> Experiment:
+def build_experiment(settings: Mapping[str, Any]) -> Experiment:
     """Checked, with an error in one line."""
     try:
         return Experiment(**settings)

@@ -18,7 +18,7 @@ from straggler.timing import Durations
 from straggler.web.classes import partition
 from straggler.web.figure import Figure
 from straggler.web.gallery import counted
-from straggler.web.run_facts import command_line, shell
+from straggler.web.run_facts import build_command, format_command
 from straggler.web.staleness import staleness
 from straggler.web.timeline import NOTE, timeline_data, timeline_layout
 
@@ -32,7 +32,7 @@ SCHEMA: dict[str, Any] = dict.fromkeys(COLUMNS, pl.Float64) | {
 }
 
 
-def rehearse(experiment: Experiment, jobs: int) -> pl.DataFrame:
+def simulate_jobs(experiment: Experiment, jobs: int) -> pl.DataFrame:
     """The first jobs of a run, as `analysis.jobs` gives them for a record."""
     problem = Nothing()
     durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
@@ -60,7 +60,7 @@ def rehearse(experiment: Experiment, jobs: int) -> pl.DataFrame:
 def preview(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Pictures, facts and sentences on a cluster that nobody has run yet."""
     workers = experiment.workers
-    jobs = rehearse(experiment, min(MOST_JOBS, max(FEWEST_JOBS, JOBS_PER_WORKER * workers)))
+    jobs = simulate_jobs(experiment, min(MOST_JOBS, max(FEWEST_JOBS, JOBS_PER_WORKER * workers)))
     facts = behaviour(jobs, workers)
     until = float(jobs["time"][min(len(jobs), DRAWN_PER_WORKER * workers) - 1])
     drawn = jobs.filter(pl.col("time") <= until)
@@ -80,7 +80,7 @@ def preview(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str, An
         "figures": [figure.spec() for figure in figures],
         "facts": facts,
         "sentences": sentences(facts, workers),
-        "command": shell(command_line(settings)),
+        "command": format_command(build_command(settings)),
         "id": experiment.id,
     }
 

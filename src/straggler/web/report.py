@@ -13,12 +13,12 @@ from plotly.offline import get_plotlyjs
 from straggler.analysis.intervals import plus_minus, share_interval
 from straggler.analysis.tables import number
 from straggler.web.gallery import gallery
-from straggler.web.run_facts import Facts, labels, shell
-from straggler.web.study import Study
+from straggler.web.run_facts import RunFacts, format_command, label_runs
+from straggler.web.study_page import StudyPage
 
 STATIC = Path(__file__).parent / "static"
-summary_columns = ["run", "seeds", "test accuracy (%)", "test loss"]
-summary_columns += ["updates", "gradients", "staleness", "time (s)"]
+SUMMARY_COLUMNS = ["run", "seeds", "test accuracy (%)", "test loss"]
+SUMMARY_COLUMNS += ["updates", "gradients", "staleness", "time (s)"]
 VERSIONS = ("straggler", "torch", "numpy")
 
 
@@ -35,23 +35,25 @@ def render(template: str, **values: Any) -> str:
     return templates().get_template(template).render(**values)
 
 
-def html(runs: Sequence[Facts], studies: Sequence[Study] = (), embedded: bool = True) -> str:
+def render_html_report(
+    runs: Sequence[RunFacts], studies: Sequence[StudyPage] = (), embedded: bool = True
+) -> str:
     """The report; embedded, it needs nothing but itself."""
     figures = [figure.spec() for figure in gallery(runs)] if runs else []
     scripts = [get_plotlyjs()] if figures else []
     scripts += [read("draw.js"), read("report.js")]
     return render(
         "report.html",
-        title=title(runs, studies),
+        title=format_title(runs, studies),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         style=read("style.css") if embedded else None,
         scripts=scripts if embedded else [],
-        runs=[again(run, label) for run, label in zip(runs, labels(runs), strict=True)],
-        columns=summary_columns,
-        rows=summary_rows(runs),
+        runs=[describe_rerun(run, label) for run, label in zip(runs, label_runs(runs), strict=True)],
+        columns=SUMMARY_COLUMNS,
+        rows=build_summary_rows(runs),
         studies=[study.read() for study in studies],
         figures=figures,
-        data=as_json(figures),
+        data=dump_json(figures),
         trouble=[f"{thing.path.name}: {line}" for thing in studies for line in thing.trouble]
         + [f"{run.id}: {line}" for run in runs for line in run.trouble],
     )
@@ -61,7 +63,7 @@ def read(name: str) -> str:
     return (STATIC / name).read_text()
 
 
-def title(runs: Sequence[Facts], studies: Sequence[Study]) -> str:
+def format_title(runs: Sequence[RunFacts], studies: Sequence[StudyPage]) -> str:
     names = [study.name for study in studies]
     if len(runs) == 1:
         names.append(
@@ -72,13 +74,13 @@ def title(runs: Sequence[Facts], studies: Sequence[Study]) -> str:
     return "Straggler: " + ", ".join(names)
 
 
-def as_json(value: Any) -> str:
+def dump_json(value: Any) -> str:
     """JSON that may stand within a page's script element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "")
 
 
-def again(run: Facts, label: str) -> dict[str, Any]:
+def describe_rerun(run: RunFacts, label: str) -> dict[str, Any]:
     """What one needs to run it again."""
     environment = run.environment
     command = environment.get("command")
@@ -90,8 +92,8 @@ def again(run: Facts, label: str) -> dict[str, Any]:
         "id": run.id,
         "status": run.status,
         "error": run.summary.get("error"),
-        "command": shell(run.again()),
-        "given": shell(["straggler", *given[1:]]) if len(given) > 1 and not run.remark else "",
+        "command": format_command(run.rerun_command()),
+        "given": format_command(["straggler", *given[1:]]) if len(given) > 1 and not run.remark else "",
         "remark": run.remark,
         "toml": run.text,
         "facts": {
@@ -106,15 +108,15 @@ def again(run: Facts, label: str) -> dict[str, Any]:
     }
 
 
-def summary_rows(runs: Sequence[Facts]) -> list[list[str]]:
+def build_summary_rows(runs: Sequence[RunFacts]) -> list[list[str]]:
     """A row per group of runs that differ in nothing but the seed."""
-    groups: dict[str, list[Facts]] = {}
-    for run, label in zip(runs, labels(runs), strict=True):
+    groups: dict[str, list[RunFacts]] = {}
+    for run, label in zip(runs, label_runs(runs), strict=True):
         groups.setdefault(label, []).append(run)
     return [summary_row(label, group) for label, group in groups.items()]
 
 
-def summary_row(label: str, group: Sequence[Facts]) -> list[str]:
+def summary_row(label: str, group: Sequence[RunFacts]) -> list[str]:
     """Of those that have ended, if any has."""
     over = [run for run in group if "converged" in run.summary]
     runs, more = over or group, len(group) - len(over)
@@ -136,7 +138,7 @@ def summary_row(label: str, group: Sequence[Facts]) -> list[str]:
     ]
 
 
-def accuracy_cell(runs: Sequence[Facts], over: bool) -> str:
+def accuracy_cell(runs: Sequence[RunFacts], over: bool) -> str:
     """Mean ± interval over the seeds that learnt; one run has the interval of its test set; NC is said."""
     learnt = [
         run
@@ -157,7 +159,7 @@ def accuracy_cell(runs: Sequence[Facts], over: bool) -> str:
     return f"{number(accuracies[0])} [{number(low, 1)}, {number(high, 1)}]{remark}"
 
 
-def counted_on(run: Facts) -> int:
+def counted_on(run: RunFacts) -> int:
     """How many the accuracy was counted on."""
     try:
         return int(sum(map(sum, run.summary.get("confusion") or [])))

@@ -24,7 +24,7 @@ GIVEN = "Something of it was given in Python; the program that gave it runs it a
 NO_DIFFERENCE = (*PIECES, *SHARED_SETTINGS, "seed", "eval_every", "train_metrics", "snapshots")
 
 
-class Facts:
+class RunFacts:
     """What can be read of one run; each thing is read when it is asked for, and once."""
 
     def __init__(self, path: Path) -> None:
@@ -117,9 +117,9 @@ class Facts:
         """What the seconds of the record are."""
         return "virtual time (s)" if self.settings.get("engine") == "simulator" else "time (s)"
 
-    def again(self) -> list[str]:
+    def rerun_command(self) -> list[str]:
         """The command that does the same."""
-        return command_line(settings_of(self.experiment)) if self.experiment else []
+        return build_command(minimal_settings(self.experiment)) if self.experiment else []
 
     def _troubled(self, line: str, instead: T) -> T:
         if line not in self.trouble:
@@ -148,7 +148,7 @@ def method_name(settings: Mapping[str, Any]) -> str:
     return " × ".join(piece for piece in pieces if piece not in ("none", "sgd", "")) or "?"
 
 
-def settings_of(experiment: Experiment) -> dict[str, Any]:
+def minimal_settings(experiment: Experiment) -> dict[str, Any]:
     """The fewest settings that say the same: those that differ from the defaults."""
     mine, default = experiment.resolved(), Experiment().resolved()
     chosen = {key: value for key, value in mine.items() if value != default.get(key)}
@@ -163,7 +163,7 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
     return {key: value for key, value in chosen.items() if key not in SHARED_SETTINGS}
 
 
-def command_line(settings: Mapping[str, Any]) -> list[str]:
+def build_command(settings: Mapping[str, Any]) -> list[str]:
     """`straggler run` with these settings, as a list of words."""
     words = ["straggler", "run"]
     for key, value in settings.items():
@@ -176,12 +176,12 @@ def command_line(settings: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def shell(words: Sequence[str]) -> str:
+def format_command(words: Sequence[str]) -> str:
     """Words as one types them."""
     return shlex.join(words)
 
 
-def labels(runs: Sequence[Facts]) -> list[str]:
+def label_runs(runs: Sequence[RunFacts]) -> list[str]:
     """Short names that tell runs apart: the method, and the settings that differ."""
     if not runs:
         return []

@@ -14,10 +14,10 @@ import polars as pl
 from straggler.record import RecordError, read_table
 from straggler.running.locks import held_files, still_going
 from straggler.web.gallery import gallery, live_gallery
-from straggler.web.report import again, as_json, summary_columns, summary_rows
-from straggler.web.run_facts import Facts
+from straggler.web.report import SUMMARY_COLUMNS, build_summary_rows, describe_rerun, dump_json
+from straggler.web.run_facts import RunFacts
 from straggler.web.running_processes import PROGRESS, progress_of
-from straggler.web.study import Study, is_study
+from straggler.web.study_page import StudyPage, is_study_folder
 
 Stamp = tuple[Any, ...]  # changes when what was read changed
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
@@ -36,7 +36,7 @@ KEPT_RECORDS, KEPT_PAGES = 8, 24
 MOST_COMPARED = 40
 
 
-class Shelf:
+class RunIndex:
     """All runs and studies below two folders; everything is read again only if it changed."""
 
     def __init__(self, runs: Path, results: Path) -> None:
@@ -44,7 +44,7 @@ class Shelf:
         self._rows: dict[str, tuple[Stamp, dict[str, Any]]] = {}
         self._studies: dict[str, tuple[Stamp, dict[str, Any]]] = {}
         self._progress: dict[str, tuple[Stamp, dict[str, Any]]] = {}
-        self._facts: OrderedDict[str, tuple[Stamp, Facts]] = OrderedDict()
+        self._facts: OrderedDict[str, tuple[Stamp, RunFacts]] = OrderedDict()
         self._pages: OrderedDict[Stamp, str] = OrderedDict()
         self._parts: dict[str, tuple[list[str], pl.DataFrame]] = {}  # arrivals of runs that go on
         self._lock = threading.RLock()
@@ -99,13 +99,13 @@ class Shelf:
             raise RecordError(f"there is no run {name[:40]!r}")
         return folder
 
-    def study(self, name: str) -> Study:
+    def study(self, name: str) -> StudyPage:
         folder = self.folder(name, self.results)
-        if not is_study(folder):
+        if not is_study_folder(folder):
             raise RecordError(f"there is no study {name!r}")
-        return Study(folder)
+        return StudyPage(folder)
 
-    def facts(self, name: str) -> tuple[Stamp, Facts]:
+    def facts(self, name: str) -> tuple[Stamp, RunFacts]:
         """A run's record as it is now."""
         folder = self.folder(name)
         with self._lock:
@@ -113,7 +113,7 @@ class Shelf:
             stamp = stamp_of(folder, names)
             before = self._facts.get(name)
             if before is None or before[0] != stamp:
-                facts = Facts(folder)
+                facts = RunFacts(folder)
                 if stamp[3] is None:
                     self._follow(facts)
                 else:
@@ -137,14 +137,14 @@ class Shelf:
         key = (whole, *(stamp for stamp, _ in found), *names)
         page = self._pages.get(key)
         if page is None:
-            page = as_json(described([facts for _, facts in found], whole))  # takes long, so without the lock
+            page = dump_json(described([facts for _, facts in found], whole))  # slow, so unlocked
             with self._lock:
                 self._pages[key] = page
                 while len(self._pages) > KEPT_PAGES:
                     self._pages.popitem(last=False)
         return page
 
-    def _follow(self, facts: Facts) -> None:
+    def _follow(self, facts: RunFacts) -> None:
         """Arrivals of a run that goes on: only the parts that are new are read."""
         files = sorted(file.name for file in (facts.record.path / "arrivals.parts").glob("*.parquet"))
         known, table = self._parts.get(facts.id, ([], pl.DataFrame()))
@@ -163,12 +163,12 @@ class Shelf:
             facts.arrivals = table
 
 
-def described(runs: Sequence[Facts], whole: bool) -> dict[str, Any]:
+def described(runs: Sequence[RunFacts], whole: bool) -> dict[str, Any]:
     figures = gallery(runs) if whole and runs else live_gallery(runs) if runs else []
     return {
-        "runs": [again(run, run.method) | {"report": f"/reports/runs/{run.id}"} for run in runs],
-        "columns": summary_columns,
-        "rows": summary_rows(runs),
+        "runs": [describe_rerun(run, run.method) | {"report": f"/reports/runs/{run.id}"} for run in runs],
+        "columns": SUMMARY_COLUMNS,
+        "rows": build_summary_rows(runs),
         "figures": [figure.spec() for figure in figures],
         "trouble": [f"{run.id}: {line}" for run in runs for line in run.trouble],
     }
@@ -201,7 +201,7 @@ def row_of(folder: Path) -> dict[str, Any]:
     """What the list of runs shows of one."""
     row: dict[str, Any] = {"id": folder.name}
     try:
-        facts = Facts(folder)
+        facts = RunFacts(folder)
         settings, summary = facts.settings, facts.summary
         row |= {key: settings.get(key) for key in SHOWN} | {key: summary.get(key) for key in NUMBERS}
         row |= {"status": facts.status, "method": facts.method, "trouble": facts.trouble[:1]}
@@ -217,7 +217,7 @@ def row_of(folder: Path) -> dict[str, Any]:
 def study_stamp(folder: Path) -> Stamp | None:
     """Changes with any file but the progress, which is looked at by itself; None if there is no study."""
     try:
-        if not is_study(folder) and not (folder / PROGRESS).is_file():
+        if not is_study_folder(folder) and not (folder / PROGRESS).is_file():
             return None
         names = sorted({entry.name for entry in folder.iterdir()} - {PROGRESS, ".lock"})
     except OSError:
@@ -227,8 +227,8 @@ def study_stamp(folder: Path) -> Stamp | None:
 
 def study_row(folder: Path) -> dict[str, Any]:
     """What the list of studies shows of one; the ids of its runs are those that are known or planned."""
-    study = Study(folder)
-    row: dict[str, Any] = {"name": study.name, "runs": 0, "verdicts": {}, "report": is_study(folder)}
+    study = StudyPage(folder)
+    row: dict[str, Any] = {"name": study.name, "runs": 0, "verdicts": {}, "report": is_study_folder(folder)}
     planned = progress_of(folder).get("ids", [])
     try:
         study.read()

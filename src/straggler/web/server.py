@@ -26,28 +26,28 @@ from straggler.config.registry import InputError
 from straggler.record import RecordError
 from straggler.timing import DurationError
 from straggler.web.auth import Guard, is_loopback
-from straggler.web.launcher import Starter
-from straggler.web.live import Watcher
-from straggler.web.playground_settings import choices, experiment_of, settings_from
+from straggler.web.launcher import RunLauncher
+from straggler.web.live import ChangeFeed
+from straggler.web.playground_settings import build_experiment, choices, parse_settings
 from straggler.web.preview import preview
-from straggler.web.report import STATIC, as_json, html, render
-from straggler.web.run_index import Shelf
+from straggler.web.report import STATIC, dump_json, render, render_html_report
+from straggler.web.run_index import RunIndex
 
 MOST_BYTES = 20_000  # of what a page may send
 SHORTEST_TOKEN = 8  # that can be put into an address and a cookie, and is not guessed at once
 FOR_EVER = "public, max-age=31536000, immutable"
 
 
-class Answers:
+class RequestHandlers:
     """Everything that can be asked."""
 
     def __init__(self, runs: Path, results: Path, token: str) -> None:
-        self.shelf, self.starter, self.token = Shelf(runs, results), Starter(runs), token
-        self.watcher = Watcher(self.shelf, self.starter)
+        self.shelf, self.starter, self.token = RunIndex(runs, results), RunLauncher(runs), token
+        self.watcher = ChangeFeed(self.shelf, self.starter)
         self.ready: Callable[[], None] = lambda: None
 
     def page(self, request: Request) -> Response:
-        text = render("page.html", token=self.token, choices=as_json(choices()))
+        text = render("page.html", token=self.token, choices=dump_json(choices()))
         return HTMLResponse(text, headers={"cache-control": "no-store"})
 
     def plotly_script(self, request: Request) -> Response:
@@ -70,19 +70,21 @@ class Answers:
         given: dict[str, Any] = dict(request.query_params)
         if "delay" in given:
             given["delay"] = request.query_params.getlist("delay")
-        settings = settings_from(given)
-        return json_text(as_json(preview(experiment_of(settings), settings)))
+        settings = parse_settings(given)
+        return json_text(dump_json(preview(build_experiment(settings), settings)))
 
     def report(self, request: Request) -> Response:
         names = self.shelf.chosen(request.path_params["names"].split(","))
         download = request.query_params.get("download") == "1"
-        text = html([self.shelf.facts(name)[1] for name in names], embedded=download)
+        text = render_html_report([self.shelf.facts(name)[1] for name in names], embedded=download)
         return page_or_file(text, f"straggler-{names[0]}.html", download)
 
     def study_report(self, request: Request) -> Response:
         study = self.shelf.study(request.path_params["name"])
         download = request.query_params.get("download") == "1"
-        return page_or_file(html([], [study], embedded=download), f"straggler-{study.name}.html", download)
+        return page_or_file(
+            render_html_report([], [study], embedded=download), f"straggler-{study.name}.html", download
+        )
 
     async def events(self, request: Request) -> Response:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -98,11 +100,11 @@ class Answers:
             given = None
         if not isinstance(given, dict):
             raise InputError("send the settings as a JSON object")
-        settings = settings_from(given)
+        settings = parse_settings(given)
         return JSONResponse(await run_in_threadpool(self._start, settings))
 
     def _start(self, settings: dict[str, Any]) -> dict[str, Any]:
-        experiment = experiment_of(settings)
+        experiment = build_experiment(settings)
         return {"id": experiment.id, "started": self.starter.start(experiment, settings)}
 
     def stop(self, request: Request) -> Response:
@@ -159,12 +161,12 @@ def missing(request: Request, error: Exception) -> Response:
     return PlainTextResponse(error.detail, error.status_code)
 
 
-def make_app(
+def build_app(
     runs: Path, results: Path, host: str = "127.0.0.1", token: str | None = None
 ) -> tuple[Starlette, str]:
     """The application, and the token that starting and stopping needs."""
     secret = token or secrets.token_urlsafe(24)
-    answers = Answers(runs, results, secret)
+    answers = RequestHandlers(runs, results, secret)
     guard = Middleware(Guard, host=host, token=secret, closed=token is not None)
     errors: dict[Any, Any] = {HTTPException: missing}
     errors |= {error: complaint(400) for error in (InputError, DurationError, ValueError)}
@@ -176,10 +178,10 @@ def make_app(
     return app, secret
 
 
-class Server(uvicorn.Server):
+class WebServer(uvicorn.Server):
     """Lets go of the pages that listen as soon as Ctrl-C is pressed."""
 
-    def __init__(self, config: uvicorn.Config, watcher: Watcher) -> None:
+    def __init__(self, config: uvicorn.Config, watcher: ChangeFeed) -> None:
         super().__init__(config)
         self._watcher = watcher
 
@@ -188,7 +190,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(
+def run_server(
     runs: Path, results: Path, host: str, port: int, token: str | None, ready: Callable[[str], None]
 ) -> None:
     """Answer until Ctrl-C; runs that were started from the page are saved and stopped."""
@@ -202,12 +204,12 @@ def serve(
             "ASCII; take a longer one"
         )
     listening = bound(host, port)
-    app, _ = make_app(runs, results, host, token)
+    app, _ = build_app(runs, results, host, token)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{listening.getsockname()[1]}/" + (f"?token={quote(token)}" if token else "")
     app.state.answers.ready = lambda: ready(url)
-    Server(config, app.state.answers.watcher).run(sockets=[listening])
+    WebServer(config, app.state.answers.watcher).run(sockets=[listening])
 
 
 def bound(host: str, port: int) -> socket.socket:

@@ -8,7 +8,7 @@ import polars as pl
 
 from straggler.record import RecordError
 from straggler.web.figure import SCALE, Figure, colour, numbers
-from straggler.web.run_facts import Facts, shell
+from straggler.web.run_facts import RunFacts, format_command
 
 if TYPE_CHECKING:
     from straggler.running.landscape import Landscape
@@ -24,7 +24,7 @@ Vectors = np.ndarray[Any, Any]
 Ways = Mapping[str, tuple[Vectors, Vectors]]  # weights, a row each, and losses
 
 
-def trajectory(runs: Mapping[str, Facts]) -> Figure | None:
+def trajectory(runs: Mapping[str, RunFacts]) -> Figure | None:
     """Runs of equally many weights in one projection; those without snapshots are left out."""
     ways = {name: way for name, run in runs.items() if (way := snapshots(run)) is not None}
     if not ways:
@@ -36,7 +36,7 @@ def trajectory(runs: Mapping[str, Facts]) -> Figure | None:
     return without_surface(shown, ways) if seen is None else with_surface(seen)
 
 
-def surveyed(runs: Mapping[str, Facts]) -> "Landscape | None":
+def surveyed(runs: Mapping[str, RunFacts]) -> "Landscape | None":
     """What `straggler landscape` kept of just these runs, if anything of it can be drawn."""
     from straggler.running.landscape import (
         latest,  # takes a second to import, so only who has snapshots waits
@@ -85,7 +85,7 @@ def told(name: str, track: pl.DataFrame, alone: bool) -> list[str]:
     return words if alone else [f"{name}<br>{word}" for word in words]
 
 
-def without_surface(runs: Mapping[str, Facts], ways: Ways) -> Figure:
+def without_surface(runs: Mapping[str, RunFacts], ways: Ways) -> Figure:
     """The paths alone, as high as their own losses."""
     from straggler.running.landscape import Plane
 
@@ -101,11 +101,11 @@ def without_surface(runs: Mapping[str, Facts], ways: Ways) -> Figure:
     return in_space(traces, names, f"{WITHOUT_SURFACE} {remedy(list(runs.values()))}".strip(), {})
 
 
-def remedy(runs: list[Facts]) -> str:
+def remedy(runs: list[RunFacts]) -> str:
     """How to get the surface; a landscape is of one problem."""
     if len({(run.settings.get("dataset"), run.settings.get("model")) for run in runs}) > 1:
         return ""
-    command = shell(["straggler", "landscape", *(run.id for run in runs)])
+    command = format_command(["straggler", "landscape", *(run.id for run in runs)])
     return f"For the surface of the loss around it: {command}, then the report again."
 
 
@@ -118,7 +118,7 @@ def in_space(traces: list[dict[str, Any]], names: list[str], note: str, ticks: d
     return Figure("trajectory", "The way of the weights", note, traces, layout, height=520)
 
 
-def snapshots(run: Facts) -> tuple[Vectors, Vectors] | None:
+def snapshots(run: RunFacts) -> tuple[Vectors, Vectors] | None:
     """The weights (a row each) and the loss at each of them."""
     if not (run.record.path / "snapshots.safetensors").is_file():
         return None

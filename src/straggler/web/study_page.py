@@ -21,7 +21,7 @@ PICTURES = (".png", ".svg", ".jpg", ".jpeg", ".webp")
 MOST_BYTES = 20_000_000  # of a picture that goes into a page
 
 
-def is_study(folder: Path) -> bool:
+def is_study_folder(folder: Path) -> bool:
     """Whether there is anything in a folder that a study leaves."""
     if not folder.is_dir() or (folder / "experiment.toml").exists():
         return False
@@ -29,14 +29,14 @@ def is_study(folder: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Picture:
+class StudyPicture:
     """A figure of the study, whole in its address."""
 
     name: str
     source: str
 
 
-class Study:
+class StudyPage:
     """What a study's folder holds; what is damaged is said and does not stop the rest."""
 
     def __init__(self, path: Path) -> None:
@@ -54,7 +54,7 @@ class Study:
                 self.trouble.append(f"{file.name} cannot be read: {error}")
         return found
 
-    def read(self) -> "Study":
+    def read(self) -> "StudyPage":
         """Look at everything now, so that all trouble is known."""
         _ = self.documents, self.claims, self.pictures, self.runs
         return self
@@ -83,13 +83,13 @@ class Study:
         return [] if "## Claims" in lines else self.claims
 
     @cached_property
-    def pictures(self) -> list[Picture]:
+    def pictures(self) -> list[StudyPicture]:
         """Figures that no document shows already."""
         files = self._own(file for file in self.path.rglob("*") if file.suffix.lower() in PICTURES)
         shown = " ".join(self.texts().values())
         wanted = [file for file in files if file.name not in shown]
         pictures = [(file.stem, self._embedded(file)) for file in wanted]
-        return [Picture(name, source) for name, source in pictures if source]
+        return [StudyPicture(name, source) for name, source in pictures if source]
 
     @cached_property
     def summaries(self) -> list[pl.DataFrame]:
