@@ -31,8 +31,8 @@ from straggler.reproduction.page import account, coverage, draw, judged, source_
 from straggler.reproduction.papers.asu.numbers import BASELINES
 from straggler.reproduction.papers.gap_aware.claims import beyond
 from straggler.reproduction.study import Scale
-from straggler.sweeps.grid import Cell, tasks
-from straggler.sweeps.summaries import known
+from straggler.sweeps.grid import Cell, plan_runs
+from straggler.sweeps.summaries import read_summaries
 from straggler.timing.clusters import Repetition
 
 NAMES = list(STUDIES)
@@ -45,7 +45,7 @@ def test_every_experiment_can_be_built_and_every_table_has_cells(name: str, scal
     study = STUDIES[name]
     cells = study.chosen(scale)  # type: ignore[arg-type]
     for cell in cells:
-        task = tasks([cell], [0])[0]
+        task = plan_runs([cell], [0])[0]
         order = pickle.loads(pickle.dumps(task.order))  # as it goes to a process, which finds the same
         assert (order if isinstance(order, Repetition) else Experiment(**order)).id == task.id
     if scale == "default":
@@ -121,7 +121,7 @@ def test_asu_numbers_are_the_reports(table: str, row: str, accuracy: float, seco
         for c in ASU.chosen("default")
         if (c.labels["table"], c.labels["row"], c.labels["protocol"]) == (table, row, "as coded")
     ]
-    assert (found.source, found.also["seconds"]) == (accuracy, seconds)
+    assert (found.source, found.source_metrics["seconds"]) == (accuracy, seconds)
 
 
 def test_asu_baselines_are_also_run_in_real_time_on_processes_and_ray() -> None:
@@ -148,7 +148,7 @@ def test_compensation_never_runs_as_coded_so_its_cells_are_those_without() -> No
     written = cell_of(EPFL, "IV", "30 ms", "2 workers, λ = 2", "as written").experiment(0)
     assert compensated.id == plain.id
     assert str(written.correction) == "dc(lam=2.0)"
-    runs = tasks([c for c in EPFL.chosen("default") if c.labels["protocol"] == "as coded"], [0])
+    runs = plan_runs([c for c in EPFL.chosen("default") if c.labels["protocol"] == "as coded"], [0])
     assert len(runs) < len([c for c in EPFL.chosen("default") if c.labels["protocol"] == "as coded"]) - 80
 
 
@@ -351,7 +351,9 @@ def test_lost_runs_are_left_out_of_means_where_others_were_not() -> None:
 
 def test_a_rays_time_is_not_that_of_processes() -> None:
     wall = [cell for cell in ASU.chosen("default") if cell.labels["table"] == "wall"]
-    assert {cell.labels["protocol"] for cell in wall if cell.source is not None or cell.also} == {"ray"}
+    assert {cell.labels["protocol"] for cell in wall if cell.source is not None or cell.source_metrics} == {
+        "ray"
+    }
     said = {
         one.claim.key: one.said for one in judged(ASU, source_summaries(ASU.chosen("default")), "default")
     }
@@ -467,7 +469,10 @@ def test_a_rehearsal_replaces_no_results(tmp_path: Path) -> None:
         study("epfl", quick=True, results=tmp_path, runs=tmp_path / "runs")
     with pytest.raises(InputError, match="a rehearsal judges no claims"):
         study("epfl", quick=True, into=tmp_path / "README.md")
-    assert known(tmp_path).height == pl.read_parquet(committed).height and not (tmp_path / "runs").exists()
+    assert (
+        read_summaries(tmp_path).height == pl.read_parquet(committed).height
+        and not (tmp_path / "runs").exists()
+    )
 
 
 @pytest.mark.slow
@@ -502,7 +507,7 @@ def test_where_every_cell_has_run_every_claim_is_judged(chosen: Study, scale: Sc
     facts = dict.fromkeys(names, 50.0)
     measured = pl.DataFrame(
         [
-            {**cell.labels, "seed": seed, "converged": True, **facts, cell.fact: 50.0}
+            {**cell.labels, "seed": seed, "converged": True, **facts, cell.metric: 50.0}
             for cell in chosen.chosen(scale)
             for seed in (0, 1)
         ]

@@ -27,7 +27,7 @@ from straggler.reproduction.papers.epfl.landscape import FILE, landscape_figures
 from straggler.reproduction.papers.epfl.statistics import gained_with_gaussian_delays, spread
 from straggler.reproduction.papers.gap_aware import numbers as gap_aware
 from straggler.sweeps.grid import Cell
-from straggler.sweeps.summaries import known
+from straggler.sweeps.summaries import read_summaries
 
 pytestmark = pytest.mark.timeout(120)
 RESULTS = Path(__file__).parents[2] / "results"
@@ -174,7 +174,7 @@ def test_a_source_that_is_put_right_is_so_in_rows_of_earlier_times() -> None:
         Cell(CELL, TINY), value=None, source=1.0, source_seconds=2.0, test_accuracy=80.0, test_error=20.0
     )
     for fact, ours in (("test_accuracy", 80.0), ("test_error", 20.0)):
-        now = restated(old, [Cell(CELL, TINY, source=3.0, fact=fact, also={"seconds": 4.0})])
+        now = restated(old, [Cell(CELL, TINY, source=3.0, metric=fact, source_metrics={"seconds": 4.0})])
         assert now.select("value", "source", "source_seconds").row(0) == (ours, 3.0, 4.0)
 
 
@@ -187,7 +187,7 @@ def test_rows_of_other_settings_are_counted() -> None:
 
 @pytest.mark.parametrize("name", list(STUDIES))
 def test_committed_rows_are_of_the_settings_that_the_study_has(name: str) -> None:
-    assert outdated(known(RESULTS / name), STUDIES[name].chosen("default")) == 0
+    assert outdated(read_summaries(RESULTS / name), STUDIES[name].chosen("default")) == 0
 
 
 def test_times_are_printed_beside_the_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,9 +20,9 @@ from straggler.problems.downloads.cache import obtain
 from straggler.record import Record
 from straggler.sweeps import ray_pool as ray_fleet
 from straggler.sweeps.data_transfer import data_of, data_there
-from straggler.sweeps.grid import Task, grid, tasks
-from straggler.sweeps.pool import Told, attempt
-from straggler.sweeps.ray_pool import RayFleet, run_there
+from straggler.sweeps.grid import PlannedRun, expand_grid, plan_runs
+from straggler.sweeps.pool import RunEvent, run_and_summarise
+from straggler.sweeps.ray_pool import RayPool, run_there
 from straggler.sweeps.record_transfer import pack, unpack
 from tiny_data import TINY as TINY_DATA
 from tiny_data import Fake, same
@@ -30,8 +30,8 @@ from tiny_data import Fake, same
 TINY: dict[str, Any] = {"dataset": "digits", "model": "linear", "epochs": 0.5, "eval_every": 0}
 
 
-def some(**settings: Any) -> list[Task]:
-    return tasks(grid(TINY | settings), [0])
+def some(**settings: Any) -> list[PlannedRun]:
+    return plan_runs(expand_grid(TINY | settings), [0])
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_node_that_dies_costs_its_own_run_only_which_is_run_again(
     two_nodes: Cluster, tmp_path: Path
 ) -> None:
     wanted = some(method=["asgd", "ssgd"], workers=[2, 3], epochs=30)
-    fleet, told, begun = RayFleet(two_nodes.address, None, tmp_path / "there"), list[Told](), set[str]()
+    fleet, told, begun = RayPool(two_nodes.address, None, tmp_path / "there"), list[RunEvent](), set[str]()
     assert fleet.jobs == 2
     for news in fleet.run(wanted):
         told.append(news)
@@ -61,11 +61,11 @@ def test_a_node_that_dies_costs_its_own_run_only_which_is_run_again(
         if len(begun) == 2 and two_nodes.worker_nodes:
             two_nodes.remove_node(next(iter(two_nodes.worker_nodes)), allow_graceful=False)
     reasons = [news.content for news in told if news.what == "again"]
-    assert "Task failed because the node it was running on is dead or unavailable" in reasons
+    assert "PlannedRun failed because the node it was running on is dead or unavailable" in reasons
     done = {news.task.id: news.content for news in told if news.what == "done"}
     assert len(done) == 4
     for task in wanted:
-        here = attempt(lambda seen: None, task.experiment.resolved(), tmp_path / "here", None, ())
+        here = run_and_summarise(lambda seen: None, task.experiment.resolved(), tmp_path / "here", None, ())
         assert {**done[task.id], **TIMES} == {**here[1], **TIMES}  # type: ignore[dict-item]
         records = [Record(tmp_path / place / task.id) for place in ("here", "there")]
         assert len({record.summary["weights_sha256"] for record in records}) == 1
@@ -94,14 +94,14 @@ def test_a_run_that_kills_its_process_is_given_up_and_the_others_are_done_once(
 
     deadly.__module__ = "__main__"  # so that it travels as a whole
     monkeypatch.setattr(ray_fleet, "run_there", deadly)
-    told = list(RayFleet(None, 2, tmp_path).run([good, bad]))
+    told = list(RayPool(None, 2, tmp_path).run([good, bad]))
     assert [news.what for news in told if news.task is bad] == ["again", "again", "failed"]
     (reason,) = [news.content for news in told if news.what == "failed"]
     assert reason == "given up after 3 tries: The worker died unexpectedly while executing this task"
     assert [news.task for news in told if news.what == "done"] == [good]
     assert [folder.name for folder in tmp_path.iterdir()] == [good.id]
     before = (tmp_path / good.id / "summary.json").stat().st_mtime_ns
-    again = [news.what for news in RayFleet(None, 2, tmp_path).run([good])]
+    again = [news.what for news in RayPool(None, 2, tmp_path).run([good])]
     assert again[-1] == "done"
     assert (tmp_path / good.id / "summary.json").stat().st_mtime_ns == before
 
@@ -110,7 +110,7 @@ def test_a_run_that_kills_its_process_is_given_up_and_the_others_are_done_once(
 @pytest.mark.slow
 def test_a_sweep_that_is_interrupted_leaves_nothing_on_the_nodes(ray_here: None, tmp_path: Path) -> None:
     (task,) = some(epochs=1e6)
-    told = RayFleet(None, 1, tmp_path).run([task])
+    told = RayPool(None, 1, tmp_path).run([task])
     while not left_of(task):
         assert next(told).what == "spent"
     told.close()  # as Ctrl-C does
@@ -118,7 +118,7 @@ def test_a_sweep_that_is_interrupted_leaves_nothing_on_the_nodes(ray_here: None,
     assert not list(tmp_path.iterdir())
 
 
-def left_of(task: Task) -> list[Path]:
+def left_of(task: PlannedRun) -> list[Path]:
     return list(Path(tempfile.gettempdir()).glob(f"straggler-*/{task.id}"))
 
 

@@ -13,8 +13,8 @@ from scipy import special, stats
 
 from straggler.reproduction import GAP_AWARE
 from straggler.reproduction.papers.gap_aware.study import SPEED_METHODS, SPEED_WORKERS
-from straggler.sweeps.runner import conduct, plan
-from straggler.sweeps.summaries import known
+from straggler.sweeps.runner import plan_sweep, run_plan
+from straggler.sweeps.summaries import read_summaries
 from straggler.timing import Durations
 from straggler.timing.clusters import Repetition
 
@@ -23,7 +23,7 @@ RESULTS = Path(__file__).parents[2] / "results" / "gap-aware"
 KINDS = ("homogeneous", "heterogeneous")
 GRADIENTS, SEEDS, CV = 100_000, 20, 0.1
 CELLS = {tuple(cell.labels.values())[1:]: cell for cell in GAP_AWARE.chosen("default", ["12"])}
-ROWS = known(RESULTS).filter(pl.col("table") == "12")
+ROWS = read_summaries(RESULTS).filter(pl.col("table") == "12")
 
 
 def repetition(kind: str, method: str, workers: int, seed: int) -> Repetition:
@@ -105,7 +105,7 @@ def test_the_committed_rows_are_what_the_code_counts(method: str) -> None:
 
 def test_what_is_committed_is_not_counted_again(tmp_path: Path) -> None:
     cells = GAP_AWARE.chosen("default", ["12"])
-    found = plan("x", cells, range(3), tmp_path, results=RESULTS)
+    found = plan_sweep("x", cells, range(3), tmp_path, results=RESULTS)
     assert (found.tasks, found.known) == ([], len(cells) * SEEDS)
 
 
@@ -113,14 +113,16 @@ def test_what_is_committed_is_not_counted_again(tmp_path: Path) -> None:
 def test_what_is_missing_is_counted_on_all_cores(tmp_path: Path) -> None:
     chosen = GAP_AWARE.chosen("default", ["12"], only=["homogeneous", "N = 32"])
     cells = [replace(cell, seeds=2) for cell in chosen]
-    found = plan("x", cells, [0], tmp_path / "runs", jobs=2, results=tmp_path)
+    found = plan_sweep("x", cells, [0], tmp_path / "runs", jobs=2, results=tmp_path)
     assert len(found.missing) == len(found.tasks) == 6
-    assert conduct(found, tmp_path, Console(quiet=True)) == {}
+    assert run_plan(found, tmp_path, Console(quiet=True)) == {}
     for method in SPEED_METHODS:
-        again = known(tmp_path).filter(protocol="homogeneous", row=method, column="N = 32").sort("seed")
+        again = (
+            read_summaries(tmp_path).filter(protocol="homogeneous", row=method, column="N = 32").sort("seed")
+        )
         assert again["value"].to_list() == committed("homogeneous", method, 32)[:2]
     assert not (tmp_path / "runs").exists()
-    assert plan("x", cells, [0], tmp_path / "runs", results=tmp_path).tasks == []
+    assert plan_sweep("x", cells, [0], tmp_path / "runs", results=tmp_path).tasks == []
 
 
 def test_a_rehearsal_of_figure_12_is_a_few_cells_as_they_are() -> None:

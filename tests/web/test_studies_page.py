@@ -17,9 +17,9 @@ from web_server import site
 
 from straggler.cli.pages import report
 from straggler.running import locks
-from straggler.sweeps.grid import Cell, tasks
-from straggler.sweeps.progress import Tally
-from straggler.sweeps.status_file import Bulletin
+from straggler.sweeps.grid import Cell, plan_runs
+from straggler.sweeps.progress import SweepProgress
+from straggler.sweeps.status_file import ProgressFile
 from straggler.web.run_index import RunIndex
 
 STRAGGLER = [sys.executable, "-m", "straggler"]
@@ -32,8 +32,8 @@ def progress(shelf: RunIndex) -> dict[str, Any]:
 
 
 def test_a_sweep_that_was_killed_does_not_run_for_ever(tmp_path: Path) -> None:
-    found = tasks([Cell({"row": "a"}, TINY)], [0, 1])
-    bulletin = Bulletin(tmp_path / "x", Tally(found))
+    found = plan_runs([Cell({"row": "a"}, TINY)], [0, 1])
+    bulletin = ProgressFile(tmp_path / "x", SweepProgress(found))
     shelf = RunIndex(tmp_path, tmp_path)
     with bulletin:
         bulletin.tally.spent(found[0], 0.25)

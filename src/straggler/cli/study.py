@@ -22,12 +22,12 @@ from straggler.reproduction import STUDIES, Study
 from straggler.reproduction.page import account, claim_rows, draw, holds_results, tally
 from straggler.reproduction.study import Scale
 from straggler.running.progress import ProgressBar
-from straggler.sweeps.display import duration
-from straggler.sweeps.grid import possible, read_sweep
-from straggler.sweeps.pool import Fleet
-from straggler.sweeps.ray_pool import RayFleet
-from straggler.sweeps.runner import Plan, conduct, plan
-from straggler.sweeps.summaries import known, labels_of
+from straggler.sweeps.display import format_duration
+from straggler.sweeps.grid import possible, read_grid_file
+from straggler.sweeps.pool import LocalPool
+from straggler.sweeps.ray_pool import RayPool
+from straggler.sweeps.runner import SweepPlan, plan_sweep, run_plan
+from straggler.sweeps.summaries import collect_labels, read_summaries
 
 Where = Literal["here", "ray"]
 BROAD = 10_000  # columns, more than any table has
@@ -129,12 +129,12 @@ def study(
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)
         with fleet_on(on, address, jobs, runs, data) as fleet:
-            planned = plan(title, cells, range(count), runs, data, fleet.jobs, folder)
+            planned = plan_sweep(title, cells, range(count), runs, data, fleet.jobs, folder)
             failed = carry_out(planned, folder, fleet, dry_run)
     if chosen.afterwards and not (draw_only or dry_run or quick):
         with ProgressBar(err, name) as bar:
             chosen.afterwards(cells, runs, folder, jobs, data, bar.say, bar.advance)
-    if not dry_run and (draw_only or known(folder).height):
+    if not dry_run and (draw_only or read_summaries(folder).height):
         show(chosen, folder, scale, names, into, quick)
     end_with(failed)
 
@@ -189,18 +189,18 @@ def sweep(
     In FILE any key of an experiment may be a list, which always means alternatives; `seeds = 3` runs each
     combination with seeds 0, 1 and 2. What has been run is not run again.
     """
-    cells, seeds = read_sweep(file)
+    cells, seeds = read_grid_file(file)
     cells, refused = possible(cells, seeds)
     for name, reason in refused.items():
         err.print(f"{file.stem}: {name} cannot be run: {reason}", style="red", markup=False, soft_wrap=True)
     folder = results or Path("results") / file.stem
     with fleet_on(on, address, jobs, runs, data) as fleet:
-        planned = plan(file.stem, cells, seeds, runs, data, fleet.jobs, folder)
+        planned = plan_sweep(file.stem, cells, seeds, runs, data, fleet.jobs, folder)
         failed = carry_out(planned, folder, fleet, dry_run)
-    if not dry_run and known(folder).height:
+    if not dry_run and read_summaries(folder).height:
         order = pl.DataFrame({"id": [task.id for task in planned.every]})  # others stay in the file
-        mine = order.join(known(folder), on="id", maintain_order="left")
-        table = SweepTable(mine, labels_of(planned.every))
+        mine = order.join(read_summaries(folder), on="id", maintain_order="left")
+        table = SweepTable(mine, collect_labels(planned.every))
         out.print(listing(file.stem, *table.rows()))
         page = f"# {file.stem}\n\n{SWEPT}\n\n{markdown_table(*table.rows())}\n"
         for ending, text in {"md": page, "csv": table.csv(), "tex": table.latex(SWEPT)}.items():
@@ -215,32 +215,32 @@ def sweep(
 @contextmanager
 def fleet_on(
     on: Where, address: str | None, jobs: int | None, runs: Path, data: Path | None
-) -> Iterator[Fleet | RayFleet]:
+) -> Iterator[LocalPool | RayPool]:
     """Who runs the experiments; a cluster that is not there is found out before anything else is done."""
     if runs.exists() and not runs.is_dir():
         raise InputError(f"--runs {runs}: it is a file; choose a folder for the records")
     if on == "here":
         if address is not None:
             raise InputError(f"--address {address}: only a cluster has one; add --on ray, or leave it out")
-        yield Fleet(jobs or os.cpu_count() or 1, runs, data)
+        yield LocalPool(jobs or os.cpu_count() or 1, runs, data)
         return
-    with closing(RayFleet(address, jobs, runs, data)) as fleet:
+    with closing(RayPool(address, jobs, runs, data)) as fleet:
         yield fleet
 
 
-def carry_out(plan: Plan, results: Path, fleet: Fleet | RayFleet, dry_run: bool) -> int:
+def carry_out(plan: SweepPlan, results: Path, fleet: LocalPool | RayPool, dry_run: bool) -> int:
     """Run a plan, or only say what it is; how many runs failed."""
     seeds, runs = counted(len(plan.seeds), "seed"), counted(len(plan.tasks) + plan.known, "run")
     out.print(
         f"{plan.name}: {runs}, {seeds}, {len(plan.missing)} missing: "
-        f"about {duration(plan.seconds)} with {counted(plan.jobs, 'process', 'es')}"
-        f"{' on Ray' if isinstance(fleet, RayFleet) else ''}",
+        f"about {format_duration(plan.seconds)} with {counted(plan.jobs, 'process', 'es')}"
+        f"{' on Ray' if isinstance(fleet, RayPool) else ''}",
         soft_wrap=True,
     )
     if dry_run:
         return 0
     try:
-        return len(conduct(plan, results, err, fleet))
+        return len(run_plan(plan, results, err, fleet))
     except KeyboardInterrupt:
         complain("interrupted; the same command goes on", code=130)
 

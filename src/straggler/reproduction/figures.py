@@ -9,7 +9,7 @@ from straggler.analysis import study_figures as draw
 from straggler.analysis.clusters import speedup_figure
 from straggler.reproduction.papers.epfl.landscape import landscape_figures
 from straggler.reproduction.papers.gap_aware.numbers import MAP, MAP_LRS
-from straggler.sweeps.summaries import series
+from straggler.sweeps.summaries import read_series
 
 CAPTIONS = {
     "beside": "Each cell: ours (mean over seeds) against the source's; equal on the line, NC is 10 %",
@@ -52,7 +52,7 @@ def epfl_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
     tables += [(f"Tables {', '.join(gaussian)}", of(summaries, *gaussian))]
     found = beside(tables, results)
     named = {"one 90 ms": "90 ms on all, 180 on one", "async 0 ms": "no delay", "sync": "synchronous"}
-    points = series(results, "courses")
+    points = read_series(results, "courses")
     runs = {}
     for row, title in named.items():
         at = (pl.col("row") == row) & (pl.col("column") == "10 workers, labels") & (pl.col("seed") == 0)
@@ -83,7 +83,7 @@ def gap_aware_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
         alone = alike.filter(pl.col("row") == "sgd", pl.col("protocol").is_in(unlike["protocol"].implode()))
         both = pl.concat([unlike, alone])  # one worker is as good on any machine
         found.append(draw.errors_over_workers(both, "Heterogeneous machines", results / "heterogeneous.png"))
-    found += training_figures(alike, series(results, "curves"), results)
+    found += training_figures(alike, read_series(results, "curves"), results)
     if len(of(summaries, "10")):
         found.append(map_figure(of(summaries, "10"), results / "map.png"))
     if len(of(summaries, "12")):

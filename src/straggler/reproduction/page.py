@@ -25,8 +25,8 @@ from straggler.config.registry import InputError
 from straggler.record import write_text
 from straggler.reproduction.figures import caption_of
 from straggler.reproduction.study import Scale, Study
-from straggler.sweeps.grid import Cell, SpeedCell
-from straggler.sweeps.summaries import known
+from straggler.sweeps.grid import Cell, ThroughputCell
+from straggler.sweeps.summaries import read_summaries
 
 REHEARSAL = (
     "> **This is a rehearsal, not a result.** A few cells were trained for a moment, with one seed, to see "
@@ -59,9 +59,9 @@ def source_summaries(cells: Iterable[Cell]) -> pl.DataFrame:
         if cell.source is not None:
             facts = {
                 "value": cell.source,
-                cell.fact: cell.source,
+                cell.metric: cell.source,
                 "converged": cell.source > CHANCE,
-                **cell.also,
+                **cell.source_metrics,
             }
             rows.append({**cell.labels, "seed": 0, **facts})
     return pl.DataFrame(rows, infer_schema_length=None)
@@ -70,8 +70,8 @@ def source_summaries(cells: Iterable[Cell]) -> pl.DataFrame:
 def restated(summaries: pl.DataFrame, cells: Iterable[Cell]) -> pl.DataFrame:
     """The rows with what their cells say now: the source's numbers, and which fact of ours is beside them."""
     said = [
-        {**cell.labels, "fact": cell.fact, "source": cell.source}
-        | {f"source_{fact}": number for fact, number in cell.also.items()}
+        {**cell.labels, "fact": cell.metric, "source": cell.source}
+        | {f"source_{fact}": number for fact, number in cell.source_metrics.items()}
         for cell in cells
     ]
     kept = [name for name in summaries.columns if not name.startswith("source")]
@@ -190,7 +190,7 @@ def times(study: Study, summaries: pl.DataFrame) -> list[tuple[str, list[str], l
 
 def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool = False) -> Drawn:
     """Write the tables (Markdown, CSV, LaTeX), the figures, and a page with these and the claims."""
-    summaries, command = known(results), command_of(study, scale, rehearsal)
+    summaries, command = read_summaries(results), command_of(study, scale, rehearsal)
     if summaries.is_empty():
         raise InputError(f"{results} has no summaries.parquet; run {command} first")
     cells = study.chosen(scale)
@@ -245,7 +245,7 @@ def introduction(study: Study, summaries: pl.DataFrame, command: str, covered: s
 
 def amount(study: Study, summaries: pl.DataFrame) -> str:
     """How many runs there are, and how many that only count gradients."""
-    counting = {str(c.labels["table"]) for c in study.cells("default") if isinstance(c, SpeedCell)}
+    counting = {str(c.labels["table"]) for c in study.cells("default") if isinstance(c, ThroughputCell)}
     counts = summaries.filter(pl.col("table").is_in(counting))["id"].n_unique()
     trained = summaries["id"].n_unique() - counts
     return f"{trained:,} trainings" + (f", {counts:,} counts without gradients" if counts else "")

@@ -9,7 +9,7 @@ import polars as pl
 
 from straggler.analysis.claims import Claim
 from straggler.config.registry import InputError
-from straggler.sweeps.grid import Cell, SpeedCell
+from straggler.sweeps.grid import Cell, ThroughputCell
 
 SHOWN = 12  # labels in a message
 Scale = Literal["default", "paper"]
@@ -58,4 +58,4 @@ def quickened(cells: Sequence[Cell], **settings: Any) -> list[Cell]:
     def shortened(cell: Cell) -> Cell:
         return replace(cell, settings={**cell.settings, **settings})
 
-    return [cell if isinstance(cell, SpeedCell) else shortened(cell) for cell in cells]
+    return [cell if isinstance(cell, ThroughputCell) else shortened(cell) for cell in cells]

@@ -9,7 +9,7 @@ from typing import Any
 from straggler.experiment import Experiment
 from straggler.problems.supervised import Problem, one_thread
 from straggler.record import existing
-from straggler.sweeps.grid import Task
+from straggler.sweeps.grid import PlannedRun
 from straggler.timing.clusters import Repetition
 
 TRIALS = 3
@@ -17,14 +17,14 @@ FORWARD = 0.35  # of a gradient: what evaluating as many samples takes
 COUNTED = 1e-6  # seconds: what a gradient takes that is only counted
 
 
-class Stopwatch:
+class CostModel:
     """Measures a gradient of each kind of problem, once: CPU time, the least of a few, as on a free core."""
 
     def __init__(self, runs: Path, data: Path | None = None) -> None:
         self.runs, self.data = runs, data
         self._known: dict[tuple[str, str, int], tuple[float, int]] = {}
 
-    def estimate(self, task: Task) -> float:
+    def estimate(self, task: PlannedRun) -> float:
         """Seconds; none for a run that is there already or whose data or settings are at fault."""
         experiment = task.experiment
         if isinstance(experiment, Repetition):

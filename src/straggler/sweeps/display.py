@@ -7,8 +7,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from straggler.sweeps.grid import Task
-from straggler.sweeps.progress import Tally
+from straggler.sweeps.grid import PlannedRun
+from straggler.sweeps.progress import SweepProgress
 
 LINE_SECONDS = 30.0  # between plain lines
 
@@ -16,7 +16,7 @@ LINE_SECONDS = 30.0  # between plain lines
 class Display:
     """Shows a tally, as often as it is worth it."""
 
-    def __init__(self, console: Console, title: str, tally: Tally) -> None:
+    def __init__(self, console: Console, title: str, tally: SweepProgress) -> None:
         self.console, self.title, self.tally = console, title, tally
         self._told = -LINE_SECONDS
         self._live: Progress | None = None
@@ -39,17 +39,17 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
-    def failed(self, task: Task, reason: str) -> None:
+    def failed(self, task: PlannedRun, reason: str) -> None:
         self.console.print(f"{self.title}: {task.name} failed: {reason}", style="red", markup=False)
 
-    def again(self, task: Task, reason: str) -> None:
+    def again(self, task: PlannedRun, reason: str) -> None:
         self.console.print(f"{self.title}: {task.name} is run again: {reason}", style="dim", markup=False)
 
     def show(self) -> None:
         tally, left = self.tally, self.tally.left()
         failed = f", {len(tally.failures)} failed" if tally.failures else ""
         counts = f"{tally.done} of {len(tally.tasks)} runs{failed}"
-        facts = f"{counts}, {'–' if left is None else duration(left)} left"
+        facts = f"{counts}, {'–' if left is None else format_duration(left)} left"
         if self._live is not None:
             self._live.update(self._bar, completed=tally.worked, facts=facts)
         elif time.monotonic() - self._told > LINE_SECONDS:
@@ -57,7 +57,7 @@ class Display:
             self.console.print(f"{self.title}: {facts}", markup=False)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`40 s`, `12 min`, `3.1 h`"""
     if seconds < 100:
         return f"{seconds:.0f} s"

@@ -21,10 +21,12 @@ class Cell:
     labels: Mapping[str, Label]
     settings: Mapping[str, Any]
     source: float | None = None
-    keep: tuple[str, ...] = ()  # what is kept beside the summary; see sweeps.facts
+    measurements: tuple[str, ...] = ()  # beside the summary: names in sweeps.results.MEASUREMENTS
     seeds: int | None = None  # so many instead, where a run is dear or cheap
-    fact: str = "test_accuracy"  # what the source's number is one of
-    also: Mapping[str, float] = field(default_factory=dict)  # what else the source says of it, by fact
+    metric: str = "test_accuracy"  # what the source's number is one of
+    source_metrics: Mapping[str, float] = field(
+        default_factory=dict
+    )  # what else the source says of it, by fact
 
     @property
     def name(self) -> str:
@@ -37,7 +39,7 @@ class Cell:
         return Experiment(**self.settings, seed=seed)
 
 
-class SpeedCell(Cell):
+class ThroughputCell(Cell):
     """A cluster whose gradients are counted, not computed."""
 
     def experiment(self, seed: int) -> Repetition:
@@ -45,12 +47,12 @@ class SpeedCell(Cell):
 
 
 @dataclass
-class Task:
+class PlannedRun:
     """One run to be had, for every cell and seed that asks for it."""
 
     experiment: Experiment | Repetition
     seed: int
-    keep: tuple[str, ...] = ()
+    measurements: tuple[str, ...] = ()
     cells: list[Cell] = field(default_factory=list)
     seconds: float = 0.0  # an estimate
 
@@ -73,19 +75,19 @@ class Task:
         return self.experiment if isinstance(self.experiment, Repetition) else self.experiment.resolved()
 
 
-def tasks(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Task]:
+def plan_runs(cells: Iterable[Cell], seeds: Sequence[int]) -> list[PlannedRun]:
     """Every cell with every seed, the same seeds for all; identical experiments are one task."""
-    found: dict[str, Task] = {}
+    found: dict[str, PlannedRun] = {}
     for cell in cells:
         for seed in seeds if cell.seeds is None else range(cell.seeds):
             experiment = cell.experiment(seed)
-            task = found.setdefault(experiment.id, Task(experiment, seed))
+            task = found.setdefault(experiment.id, PlannedRun(experiment, seed))
             task.cells.append(cell)
-            task.keep = tuple(dict.fromkeys((*task.keep, *cell.keep)))
+            task.measurements = tuple(dict.fromkeys((*task.measurements, *cell.measurements)))
     return list(found.values())
 
 
-def grid(settings: Mapping[str, Any]) -> list[Cell]:
+def expand_grid(settings: Mapping[str, Any]) -> list[Cell]:
     """Every combination of the keys that hold a list; those keys are the labels."""
     lists = {key: value for key, value in settings.items() if isinstance(value, list)}
     for key, values in lists.items():
@@ -118,22 +120,22 @@ def label(value: Any) -> Label:
     return value if isinstance(value, str | int | float) else str(value)
 
 
-def read_sweep(path: Path) -> tuple[list[Cell], list[int]]:
+def read_grid_file(path: Path) -> tuple[list[Cell], list[int]]:
     """A TOML file of experiment keys, of which any may be a list, and `seeds`: how many, or which."""
     try:
         settings = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}; give a TOML file that can be read") from None
-    seeds = seeds_of(settings.pop("seeds", 1))
+    seeds = parse_seeds(settings.pop("seeds", 1))
     known = [key for key in Experiment.model_fields if key not in ("seed", "loss")]
     for key in settings:
         if key not in known:
             hint = "write seeds = 3, or seeds = [0, 7]" if key == "seed" else suggest_name(key, known)
             raise InputError(f"{path}: unknown key {key!r}; {hint}")
-    return grid(settings), seeds
+    return expand_grid(settings), seeds
 
 
-def seeds_of(value: Any) -> list[int]:
+def parse_seeds(value: Any) -> list[int]:
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return list(range(value))
     good = isinstance(value, list) and value and all(isinstance(one, int) and one >= 0 for one in value)

@@ -35,7 +35,7 @@ class Watched:
         return getattr(self.correction, name)
 
 
-def mean_divisor(experiment: Experiment, data: Path | None) -> float:
+def measure_divisor(experiment: Experiment, data: Path | None) -> float:
     """The length of a gradient over that of what is used of it, mean over the second half of the run."""
     problem = experiment.problem(data)
     server, budget = experiment.server(problem), experiment.budget(problem)

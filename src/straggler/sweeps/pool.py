@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from straggler.experiment import Experiment
 from straggler.running.observer import Progress
-from straggler.sweeps.grid import Task
-from straggler.sweeps.results import Facts, counted, facts_of
+from straggler.sweeps.grid import PlannedRun
+from straggler.sweeps.results import SummaryRow, counted, summarise_run
 from straggler.timing.clusters import Repetition
 
 PATIENCE = 20.0  # seconds that a process has to save its run when the sweep is interrupted
@@ -22,34 +22,34 @@ CONTEXT = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
-class Told:
+class RunEvent:
     """What is heard of a task: how far it is (0 to 1), that it is done, why it failed or is run again."""
 
-    task: Task
+    task: PlannedRun
     what: Literal["spent", "done", "failed", "again"]
     content: Any  # a number, facts, a sentence
 
 
 @dataclass
-class Seat:
+class PoolProcess:
     """A process, the line to it, and what it is doing."""
 
     process: Any
     line: Connection
-    task: Task | None = None
+    task: PlannedRun | None = None
 
 
 @dataclass
-class Fleet:
+class LocalPool:
     """`run` gives every task to a free process, in order, and passes on what they say."""
 
     jobs: int
     runs: Path
     data: Path | None = None
     address: str | None = None  # of the Ray cluster that runs of the ray engine join
-    _seats: list[Seat] = field(default_factory=list)
+    _seats: list[PoolProcess] = field(default_factory=list)
 
-    def run(self, tasks: Iterable[Task]) -> Generator[Told]:
+    def run(self, tasks: Iterable[PlannedRun]) -> Generator[RunEvent]:
         """Ends when nothing is left; closed early, the runs at hand are saved and go on next time."""
         waiting = deque(tasks)
         with self._staffed(min(self.jobs, len(waiting))):
@@ -57,14 +57,14 @@ class Fleet:
                 for seat in self._seats:
                     if seat.task is None and waiting:
                         self._give(seat, task := waiting.popleft())
-                        yield Told(task, "spent", 0.0)
+                        yield RunEvent(task, "spent", 0.0)
                 busy = {seat.line: seat for seat in self._seats if seat.task}
                 for line in wait(list(busy)):
                     yield self._hear(busy[line])  # type: ignore[index]
 
     @contextmanager
     def _staffed(self, seats: int) -> Iterator[None]:
-        self._seats = [Seat(*start()) for _ in range(seats)]
+        self._seats = [PoolProcess(*start()) for _ in range(seats)]
         try:
             yield
         finally:
@@ -77,16 +77,16 @@ class Fleet:
                 seat.process.join(PATIENCE)
                 seat.process.kill()
 
-    def _give(self, seat: Seat, task: Task) -> None:
+    def _give(self, seat: PoolProcess, task: PlannedRun) -> None:
         seat.task = task
-        order = task.order, self.runs, self.data, task.keep, self.address
+        order = task.order, self.runs, self.data, task.measurements, self.address
         try:
             seat.line.send(order)
         except OSError:  # it died while it was idle
             seat.process, seat.line = start()
             seat.line.send(order)
 
-    def _hear(self, seat: Seat) -> Told:
+    def _hear(self, seat: PoolProcess) -> RunEvent:
         task = seat.task
         assert task is not None
         try:
@@ -97,7 +97,7 @@ class Fleet:
             seat.process, seat.line = start()
         if what != "spent":
             seat.task = None
-        return Told(task, what, content)
+        return RunEvent(task, what, content)
 
 
 def start() -> tuple[Any, Connection]:
@@ -117,17 +117,17 @@ def serve(line: Connection) -> None:
             order = line.recv()
         except EOFError:
             return
-        line.send(attempt(lambda seen: line.send(("spent", seen.spent)), *order))
+        line.send(run_and_summarise(lambda seen: line.send(("spent", seen.spent)), *order))
 
 
-def attempt(
+def run_and_summarise(
     progress: Callable[[Progress], None],
     order: dict[str, Any] | Repetition,
     runs: Path,
     data: Path | None,
     keep: tuple[str, ...],
     address: str | None = None,
-) -> tuple[str, Facts | str]:
+) -> tuple[str, SummaryRow | str]:
     """Run or count an experiment on this core, or find it done; an error is an answer too."""
     try:
         if isinstance(order, Repetition):
@@ -135,7 +135,7 @@ def attempt(
         experiment = Experiment(**order)
         cluster = address if experiment.engine == "ray" else None
         record = experiment.run(runs, jobs=1, data=data, progress=progress, address=cluster)
-        return "done", facts_of(experiment, record, keep, data)
+        return "done", summarise_run(experiment, record, keep, data)
     except KeyboardInterrupt:
         raise SystemExit(0) from None  # saved, because the sweep ends
     except Exception as error:

@@ -4,15 +4,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from straggler.sweeps.grid import Task
+from straggler.sweeps.grid import PlannedRun
 
 MOST_TOLD = 50  # failures whose reasons are passed on
 
 
-class Tally:
+class SweepProgress:
     """Counts estimated seconds of work; the time left follows from how fast they are worked off."""
 
-    def __init__(self, tasks: Sequence[Task], known: int = 0) -> None:
+    def __init__(self, tasks: Sequence[PlannedRun], known: int = 0) -> None:
         self.tasks, self.known = {task.id: task for task in tasks}, known
         self.done = 0  # in this sitting; those that were known before come on top
         self.failures: dict[str, str] = {}  # reasons by id
@@ -21,18 +21,18 @@ class Tally:
         self._over = 0.0  # estimated seconds of runs that came to an end
         self._began = time.monotonic()
 
-    def spent(self, task: Task, part: float) -> None:
+    def spent(self, task: PlannedRun, part: float) -> None:
         self.at_hand[task.id] = part
 
-    def succeed(self, task: Task) -> None:
+    def succeed(self, task: PlannedRun) -> None:
         self.done += 1
         self._end(task)
 
-    def fail(self, task: Task, reason: str) -> None:
+    def fail(self, task: PlannedRun, reason: str) -> None:
         self.failures[task.id] = reason
         self._end(task)
 
-    def _end(self, task: Task) -> None:
+    def _end(self, task: PlannedRun) -> None:
         self.at_hand.pop(task.id, None)
         self._over += task.seconds
 

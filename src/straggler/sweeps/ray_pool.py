@@ -18,8 +18,8 @@ from straggler.problems.downloads.published import DataError
 from straggler.record import RecordError, existing
 from straggler.running.observer import Progress
 from straggler.sweeps.data_transfer import SentData, data_of, data_there
-from straggler.sweeps.grid import Task
-from straggler.sweeps.pool import Fleet, Told, attempt
+from straggler.sweeps.grid import PlannedRun
+from straggler.sweeps.pool import LocalPool, RunEvent, run_and_summarise
 from straggler.sweeps.record_transfer import pack, unpack
 
 CORES = os.cpu_count() or 1
@@ -29,8 +29,8 @@ TELL_SECONDS = 1.0  # between two times that a run says how far it is
 Said = tuple[str, Any]
 
 
-class RayFleet:
-    """As a `Fleet`, on other machines: nodes need no folder in common, and one that dies is done without."""
+class RayPool:
+    """Run experiments on a Ray cluster; the nodes need no shared folder, and a lost run is repeated."""
 
     def __init__(self, address: str | None, jobs: int | None, runs: Path, data: Path | None = None) -> None:
         """Join a cluster; without an address, start one here for so many jobs, or one on each core."""
@@ -53,20 +53,20 @@ class RayFleet:
     def close(self) -> None:
         self._calls.close()
 
-    def run(self, tasks: Iterable[Task]) -> Generator[Told]:
+    def run(self, tasks: Iterable[PlannedRun]) -> Generator[RunEvent]:
         """Ends when nothing is left, and leaves the cluster; closed early, the runs at hand are given up."""
-        here: list[Task] = []  # what is there already, and what is only counted
-        missing: list[Task] = []
+        here: list[PlannedRun] = []  # what is there already, and what is only counted
+        missing: list[PlannedRun] = []
         for task in tasks:
             trains = isinstance(task.experiment, Experiment) and existing(self.runs / task.id) is None
             (missing if trains else here).append(task)
         try:
-            yield from Fleet(min(self.jobs, CORES), self.runs, self.data).run(here)
+            yield from LocalPool(min(self.jobs, CORES), self.runs, self.data).run(here)
             yield from self._run(missing)
         finally:
             self.close()
 
-    def _run(self, tasks: list[Task]) -> Iterator[Told]:
+    def _run(self, tasks: list[PlannedRun]) -> Iterator[RunEvent]:
         waiting, by_id, losses = deque(tasks), {task.id: task for task in tasks}, Counter[str]()
         while waiting or len(self._calls):
             self._fill(waiting)
@@ -79,17 +79,17 @@ class RayFleet:
             elif said is not None:
                 yield self._received(by_id[id], *said)
 
-    def _told_of(self, task: Task, loss: str, losses: int) -> Told:
+    def _told_of(self, task: PlannedRun, loss: str, losses: int) -> RunEvent:
         if losses < TRIES:
-            return Told(task, "again", loss)
-        return Told(task, "failed", f"given up after {TRIES} tries: {loss}")
+            return RunEvent(task, "again", loss)
+        return RunEvent(task, "failed", f"given up after {TRIES} tries: {loss}")
 
-    def _fill(self, waiting: deque[Task]) -> None:
+    def _fill(self, waiting: deque[PlannedRun]) -> None:
         while waiting and len(self._calls) < self.jobs:
             task = waiting.popleft()
             assert isinstance(task.experiment, Experiment)
             data = self._data(task.experiment)
-            self._calls.begin(task.id, task.id, task.order, data, task.keep, sys.argv)
+            self._calls.begin(task.id, task.id, task.order, data, task.measurements, sys.argv)
 
     def _data(self, experiment: Experiment) -> Any:
         """What a node is given: a folder of this machine if it is no other, else the data set itself."""
@@ -103,15 +103,15 @@ class RayFleet:
                 self._sent[kind] = None  # perhaps the node has it
         return self._sent[kind]
 
-    def _received(self, task: Task, what: Any, content: Any) -> Told:
+    def _received(self, task: PlannedRun, what: Any, content: Any) -> RunEvent:
         if what != "done":
-            return Told(task, what, content)
+            return RunEvent(task, what, content)
         facts, parcel = content
         try:
             unpack(parcel, self.runs / task.id)
         except (OSError, RecordError) as error:
-            return Told(task, "failed", f"its record did not arrive: {error}")
-        return Told(task, "done", facts)
+            return RunEvent(task, "failed", f"its record did not arrive: {error}")
+        return RunEvent(task, "done", facts)
 
 
 def run_there(
@@ -130,7 +130,7 @@ def run_there(
     tidy_up()
     with tempfile.TemporaryDirectory(prefix=f"straggler-{os.getpid()}-") as name:
         folder = data if isinstance(data, Path) else data_there(experiment.dataset, data, Path(name))
-        work = Aside(lambda progress: attempt(progress, settings, Path(name), folder, keep))
+        work = Aside(lambda progress: run_and_summarise(progress, settings, Path(name), folder, keep))
         yield from work.followed()
         what, content = work.answer
         yield what, ((content, pack(Path(name) / id)) if what == "done" else content)

@@ -13,15 +13,17 @@ from straggler.config.registry import InputError
 from straggler.experiment import Experiment
 from straggler.problems.supervised import Supervised, one_thread
 from straggler.record import Record, write_text
-from straggler.sweeps.penalties import mean_divisor
+from straggler.sweeps.penalties import measure_divisor
 from straggler.timing.clusters import Repetition
 
-Facts = dict[str, Any]
+SummaryRow = dict[str, Any]
 LEFT_OUT = ("record", "weights_sha256", "id")  # paths are of a machine, the id is there already
 POINTS = 200  # of a run's course, per worker
 
 
-def facts_of(experiment: Experiment, record: Record, keep: tuple[str, ...], data: Path | None) -> Facts:
+def summarise_run(
+    experiment: Experiment, record: Record, keep: tuple[str, ...], data: Path | None
+) -> SummaryRow:
     """Everything in the summary that is a single value, the scores by class, the mean gap, and `keep`."""
     summary = record.summary
     scalars = {key: value for key, value in summary.items() if not isinstance(value, dict | list)}
@@ -32,17 +34,17 @@ def facts_of(experiment: Experiment, record: Record, keep: tuple[str, ...], data
     facts["test_error"] = None if facts["test_accuracy"] is None else 100 - facts["test_accuracy"]
     facts["mean_gap"] = gaps.filter(gaps.is_finite()).mean()
     for what in keep:
-        facts |= KEPT[what](experiment, record, data)
+        facts |= MEASUREMENTS[what](experiment, record, data)
     return facts
 
 
-def counted(repetition: Repetition) -> Facts:
+def counted(repetition: Repetition) -> SummaryRow:
     """Where the jobs went, and gradients used per second."""
     tally = repetition.measure()
     return {**vars(tally), "speed": tally.applied / tally.seconds, "converged": True}
 
 
-def curve(experiment: Experiment, record: Record, data: Path | None) -> Facts:
+def curve(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:
     """Every evaluation, with the mean staleness and gap since the one before."""
     rows = record.curve
     arrivals = record.arrivals.filter(pl.col("decision") != "cancelled").with_row_index("arrival", 1)
@@ -53,7 +55,7 @@ def curve(experiment: Experiment, record: Record, data: Path | None) -> Facts:
     return {"curve": merged.to_dicts()}
 
 
-def course(experiment: Experiment, record: Record, data: Path | None) -> Facts:
+def course(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:
     """Loss, weight norm and batches so far over time, worker by worker, thinned out."""
     rows = []
     arrivals = record.arrivals.filter(pl.col("decision") != "cancelled")
@@ -69,7 +71,7 @@ def course(experiment: Experiment, record: Record, data: Path | None) -> Facts:
     return {"course": rows}
 
 
-def beside(record: Record, name: str, measure: Callable[[], Facts]) -> Facts:
+def beside(record: Record, name: str, measure: Callable[[], SummaryRow]) -> SummaryRow:
     """What takes long to measure is kept beside the record."""
     kept = record.path / name
     if not kept.is_file():
@@ -77,18 +79,18 @@ def beside(record: Record, name: str, measure: Callable[[], Facts]) -> Facts:
     return dict(json.loads(kept.read_text()))
 
 
-def initial_buffers(experiment: Experiment, record: Record, data: Path | None) -> Facts:
+def initial_buffers(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:
     """Test accuracy of the final weights with the buffers that the run began with."""
 
-    def measure() -> Facts:
+    def measure() -> SummaryRow:
         return {"accuracy_with_initial_buffers": accuracy_with_initial_buffers(experiment, record, data)}
 
     return beside(record, "initial_buffers.json", measure)
 
 
-def divided_by(experiment: Experiment, record: Record, data: Path | None) -> Facts:
+def divided_by(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:
     """By how much the correction divided the gradients in the second half of the run."""
-    return beside(record, "divided_by.json", lambda: {"divided_by": mean_divisor(experiment, data)})
+    return beside(record, "divided_by.json", lambda: {"divided_by": measure_divisor(experiment, data)})
 
 
 def accuracy_with_initial_buffers(experiment: Experiment, record: Record, data: Path | None) -> float:
@@ -103,7 +105,7 @@ def accuracy_with_initial_buffers(experiment: Experiment, record: Record, data: 
     return 100 * float(np.mean(found == problem.labels("test")))
 
 
-KEPT: dict[str, Callable[[Experiment, Record, Path | None], Facts]] = {
+MEASUREMENTS: dict[str, Callable[[Experiment, Record, Path | None], SummaryRow]] = {
     "curve": curve,
     "course": course,
     "initial-buffers": initial_buffers,

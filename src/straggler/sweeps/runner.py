@@ -11,25 +11,25 @@ from types import FrameType
 
 from rich.console import Console
 
-from straggler.sweeps.cost import Stopwatch
+from straggler.sweeps.cost import CostModel
 from straggler.sweeps.display import Display
-from straggler.sweeps.grid import Cell, Task, tasks
-from straggler.sweeps.pool import Fleet, Told
-from straggler.sweeps.progress import Tally
-from straggler.sweeps.ray_pool import RayFleet
-from straggler.sweeps.status_file import Bulletin
-from straggler.sweeps.summaries import Summaries, labels_of
+from straggler.sweeps.grid import Cell, PlannedRun, plan_runs
+from straggler.sweeps.pool import LocalPool, RunEvent
+from straggler.sweeps.progress import SweepProgress
+from straggler.sweeps.ray_pool import RayPool
+from straggler.sweeps.status_file import ProgressFile
+from straggler.sweeps.summaries import SummaryStore, collect_labels
 
 WRITE_SECONDS = 20.0  # between two times that the summaries are written
 
 
 @dataclass
-class Plan:
+class SweepPlan:
     """What a sweep will do, in order."""
 
     name: str
-    tasks: list[Task]
-    every: list[Task]  # with those that only the results know, as the cells come
+    tasks: list[PlannedRun]
+    every: list[PlannedRun]  # with those that only the results know, as the cells come
     seeds: Sequence[int]
     runs: Path
     data: Path | None = None
@@ -41,7 +41,7 @@ class Plan:
         return len(self.every) - len(self.tasks)
 
     @property
-    def missing(self) -> list[Task]:
+    def missing(self) -> list[PlannedRun]:
         return [task for task in self.tasks if task.seconds]
 
     @property
@@ -52,7 +52,7 @@ class Plan:
         return max(sum(work) / self.jobs, max(work, default=0.0)) + apart
 
 
-def plan(
+def plan_sweep(
     name: str,
     cells: Iterable[Cell],
     seeds: Sequence[int],
@@ -60,33 +60,36 @@ def plan(
     data: Path | None = None,
     jobs: int | None = None,
     results: Path | None = None,
-) -> Plan:
+) -> SweepPlan:
     """Each seed's runs after the last one's; within a seed table by table, the longest first.
 
     What is in the results needs no run, even if its record is on another machine.
     """
     cells = list(cells)
-    every = tasks(cells, seeds)
-    watch = Stopwatch(runs, data)
+    every = plan_runs(cells, seeds)
+    watch = CostModel(runs, data)
     for task in every:
         task.seconds = watch.estimate(task)
-    summaries = Summaries(results, labels_of(every)) if results else None
+    summaries = SummaryStore(results, collect_labels(every)) if results else None
     found = [task for task in every if not (task.seconds and summaries and summaries.hold(task))]
     tables = list(dict.fromkeys(cell.labels.get("table") for cell in cells))
     rank = {table: position for position, table in enumerate(tables)}
     found.sort(key=lambda task: (task.seed, rank[task.cells[0].labels.get("table")], -task.seconds))
-    return Plan(name, found, every, seeds, runs, data, jobs or os.cpu_count() or 1)
+    return SweepPlan(name, found, every, seeds, runs, data, jobs or os.cpu_count() or 1)
 
 
-def conduct(
-    plan: Plan, results: Path, console: Console, fleet: Fleet | RayFleet | None = None
+def run_plan(
+    plan: SweepPlan, results: Path, console: Console, fleet: LocalPool | RayPool | None = None
 ) -> dict[str, str]:
     """Run what is missing and write the summaries as they come; the reasons of those that failed, by id."""
-    summaries, tally = Summaries(results, labels_of(plan.every)), Tally(plan.tasks, plan.known)
-    told = in_order(plan, fleet or Fleet(plan.jobs, plan.runs, plan.data))
+    summaries, tally = (
+        SummaryStore(results, collect_labels(plan.every)),
+        SweepProgress(plan.tasks, plan.known),
+    )
+    told = in_order(plan, fleet or LocalPool(plan.jobs, plan.runs, plan.data))
     with (
         stoppable(),
-        Bulletin(results, tally) as bulletin,
+        ProgressFile(results, tally) as bulletin,
         kept(summaries) as keep,
         Display(console, plan.name, tally) as display,
         closing(told),
@@ -109,15 +112,15 @@ def conduct(
     return tally.failures
 
 
-def in_order(plan: Plan, fleet: Fleet | RayFleet) -> Generator[Told]:
+def in_order(plan: SweepPlan, fleet: LocalPool | RayPool) -> Generator[RunEvent]:
     """Side by side what is in virtual time; then, one at a time on this machine, what measures real time."""
     yield from fleet.run(task for task in plan.tasks if not task.in_real_time)
-    alone = Fleet(1, plan.runs, plan.data, fleet.address)
+    alone = LocalPool(1, plan.runs, plan.data, fleet.address)
     yield from alone.run(task for task in plan.tasks if task.in_real_time)
 
 
 @contextmanager
-def kept(summaries: Summaries) -> Iterator[Callable[[], None]]:
+def kept(summaries: SummaryStore) -> Iterator[Callable[[], None]]:
     """Writes the summaries when asked and it is time, and at the end whatever happens."""
     written = time.monotonic()
 

@@ -8,15 +8,15 @@ from types import TracebackType
 from typing import Self
 
 from straggler.record import hold, jsonable, write_text
-from straggler.sweeps.progress import Tally
+from straggler.sweeps.progress import SweepProgress
 
 WRITE_SECONDS = 0.5  # how far who watches lags behind
 
 
-class Bulletin:
+class ProgressFile:
     """Keeps `progress.json` up to date; a sweep that is killed is known by the lock that nobody holds."""
 
-    def __init__(self, folder: Path, tally: Tally) -> None:
+    def __init__(self, folder: Path, tally: SweepProgress) -> None:
         self.folder, self.tally = folder, tally
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._written = 0.0

@@ -9,13 +9,13 @@ import polars as pl
 
 from straggler.experiment import Experiment
 from straggler.record import read_table, write_parquet
-from straggler.sweeps.grid import Task
-from straggler.sweeps.results import Facts
+from straggler.sweeps.grid import PlannedRun
+from straggler.sweeps.results import SummaryRow
 
 SERIES = ("curve", "course")  # tables within a row: each has a file of its own, by experiment id
 
 
-class Summaries:
+class SummaryStore:
     """What is known of a sweep: rows of earlier times stay until the same cell and seed is run again."""
 
     def __init__(self, folder: Path, labels: Iterable[str] = ()) -> None:
@@ -23,27 +23,29 @@ class Summaries:
         self._new: list[dict[str, Any]] = []
         self._series: dict[str, list[dict[str, Any]]] = {name: [] for name in SERIES}
 
-    def hold(self, task: Task) -> bool:
+    def hold(self, task: PlannedRun) -> bool:
         """Whether every cell of a task has its row of this very experiment, and what is kept beside it."""
         cells = {(task.id, *(cell.labels.get(label) for label in self.labels)) for cell in task.cells}
-        beside = {(task.id, name) for name in task.keep if name in SERIES}
+        beside = {(task.id, name) for name in task.measurements if name in SERIES}
         return cells <= self._rows and beside <= self._beside
 
     @cached_property
     def _rows(self) -> set[tuple[Any, ...]]:
-        table, columns = known(self.folder), ["id", *self.labels]
+        table, columns = read_summaries(self.folder), ["id", *self.labels]
         return set(table.select(columns).rows()) if set(columns) <= set(table.columns) else set()
 
     @cached_property
     def _beside(self) -> set[tuple[str, str]]:
-        tables = {name: series(self.folder, f"{name}s") for name in SERIES}
+        tables = {name: read_series(self.folder, f"{name}s") for name in SERIES}
         return {(id, name) for name, table in tables.items() if len(table) for id in table["id"].unique()}
 
-    def add(self, task: Task, facts: Facts) -> None:
+    def add(self, task: PlannedRun, facts: SummaryRow) -> None:
         row = {key: value for key, value in facts.items() if key not in SERIES}
         for cell in task.cells:
-            said = {"source": cell.source} | {f"source_{key}": value for key, value in cell.also.items()}
-            first = {**cell.labels, "seed": task.seed, "value": facts.get(cell.fact), **said, "id": task.id}
+            said = {"source": cell.source} | {
+                f"source_{key}": value for key, value in cell.source_metrics.items()
+            }
+            first = {**cell.labels, "seed": task.seed, "value": facts.get(cell.metric), **said, "id": task.id}
             # a budget that the sweep varies has the name of what was used of it
             named = {f"measured_{key}" if key in cell.labels else key: value for key, value in row.items()}
             self._new.append(first | {key: value for key, value in named.items() if key not in first})
@@ -72,7 +74,7 @@ class Summaries:
         write_parquet(table, file)
 
 
-def labels_of(tasks: Iterable[Task]) -> list[str]:
+def collect_labels(tasks: Iterable[PlannedRun]) -> list[str]:
     """Every label that a cell of these tasks has."""
     found: dict[str, None] = {}
     for task in tasks:
@@ -81,13 +83,13 @@ def labels_of(tasks: Iterable[Task]) -> list[str]:
     return list(found)
 
 
-def known(folder: Path) -> pl.DataFrame:
+def read_summaries(folder: Path) -> pl.DataFrame:
     """The rows so far, or an empty table."""
     file = folder / "summaries.parquet"
     return read_table(file) if file.is_file() else pl.DataFrame()
 
 
-def series(folder: Path, name: str) -> pl.DataFrame:
+def read_series(folder: Path, name: str) -> pl.DataFrame:
     """Curves or courses by experiment id, or an empty table."""
     file = folder / f"{name}.parquet"
     return read_table(file) if file.is_file() else pl.DataFrame()

@@ -97,9 +97,9 @@ def cell(
         {"table": table, "protocol": protocol, "row": row, "column": TITLES[dataset]},
         settings_of(dataset, protocol, parameters),
         accuracy,
-        keep=("initial-buffers",) if dataset == "fashion-mnist" else (),
-        fact="accuracy_with_initial_buffers" if untrained else "test_accuracy",
-        also={"seconds": seconds},
+        measurements=("initial-buffers",) if dataset == "fashion-mnist" else (),
+        metric="accuracy_with_initial_buffers" if untrained else "test_accuracy",
+        source_metrics={"seconds": seconds},
     )
 
 
@@ -125,7 +125,7 @@ def real(protocol: str) -> Iterator[Cell]:
             labels = {**simulated.labels, "table": "wall", "protocol": engine}
             settings = {**simulated.settings, "engine": engine}
             real_time = replace(simulated, labels=labels, settings=settings)
-            yield real_time if engine == "ray" else replace(real_time, source=None, also={})
+            yield real_time if engine == "ray" else replace(real_time, source=None, source_metrics={})
 
 
 def cells(scale: Scale) -> list[Cell]:

@@ -213,7 +213,12 @@ def cell(
     also: dict[str, float] | None = None,
 ) -> Cell:
     return Cell(
-        {"table": table, "protocol": protocol, **labels}, settings, source, keep, seeds, also=also or {}
+        {"table": table, "protocol": protocol, **labels},
+        settings,
+        source,
+        keep,
+        seeds,
+        source_metrics=also or {},
     )
 
 

@@ -15,7 +15,7 @@ from straggler.reproduction.figures import gap_aware_figures
 from straggler.reproduction.papers.gap_aware.claims import claims
 from straggler.reproduction.papers.gap_aware.numbers import MAP, MAP_LRS, MAP_MOMENTA
 from straggler.reproduction.study import Scale, Study, quickened
-from straggler.sweeps.grid import Cell, SpeedCell
+from straggler.sweeps.grid import Cell, ThroughputCell
 from straggler.timing import DELAYS
 
 METHODS = ("ssgd", "nag-asgd", "dc-asgd", "sa", "ga", "dana", "dana-sa", "dana-ga")
@@ -103,7 +103,7 @@ def heterogeneous(scale: Scale) -> Iterator[Cell]:
 
 def cell(table: str, framework: str, method: str, workers: int, settings: dict[str, Any]) -> Cell:
     labels = {"table": table, "protocol": framework, "row": method, "column": f"N = {workers}"}
-    return Cell(labels, settings, keep=("curve",), fact="test_error")
+    return Cell(labels, settings, measurements=("curve",), metric="test_error")
 
 
 def penalties(scale: Scale) -> Iterator[Cell]:
@@ -113,7 +113,7 @@ def penalties(scale: Scale) -> Iterator[Cell]:
         for method in ("sa", "ga", "dana-sa", "dana-ga"):
             settings = trained(framework, method, workers, HOMOGENEOUS) | {"epochs": 2.0, "eval_every": 0}
             labels = {"table": "4", "protocol": framework.name, "row": method, "column": f"N = {workers}"}
-            yield Cell(labels, settings, keep=("divided-by",), fact="divided_by")
+            yield Cell(labels, settings, measurements=("divided-by",), metric="divided_by")
 
 
 def maps(scale: Scale) -> Iterator[Cell]:
@@ -143,7 +143,7 @@ def speeds(scale: Scale) -> Iterator[Cell]:
                 labels = {"table": "12", "protocol": kind, "row": method, "column": f"N = {workers}"}
                 cluster = {"compute": law, "workers": workers}
                 settings = {"method": method, "gradients": SPEED_GRADIENTS, **cluster}
-                yield SpeedCell(labels, settings, fact="speed", seeds=SPEED_SEEDS)
+                yield ThroughputCell(labels, settings, metric="speed", seeds=SPEED_SEEDS)
 
 
 def cells(scale: Scale) -> list[Cell]:
