@@ -10,7 +10,7 @@ import time
 from rich.console import Console
 
 from straggler.algorithms.policies import POLICIES
-from straggler.analysis.tables import listing
+from straggler.analysis.tables import build_table
 from straggler.config.registry import parse_entry
 from straggler.timing import DELAYS, Durations
 from straggler.timing.throughput import measure_throughput, through_policy
@@ -53,7 +53,7 @@ def main() -> None:
                 for size in SIZES
             ]
             rows.append([policy.replace("{half}", "N/2"), *(f"{found:,.0f}" for found in rates)])
-        console.print(listing(title, ["policy", *(f"N = {size:,}" for size in SIZES)], rows))
+        console.print(build_table(title, ["policy", *(f"N = {size:,}" for size in SIZES)], rows))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from rich.console import Console
 from simulator import BareLoops, bare_loop, lenet
 from torch.distributed import rpc
 
-from straggler.analysis.tables import listing
+from straggler.analysis.tables import build_table
 from straggler.core import Arrival
 from straggler.core.loop import Budget, train
 from straggler.engines.processes import ProcessEngine
@@ -187,7 +187,7 @@ def push_pulls(size: int, counts: dict[str, int], rounds: int) -> None:
         for name, each in rates.items()
     ]
     title = f"Push-pulls of {size:,} floats, two workers, plain SGD, median of {rounds} interleaved rounds"
-    console.print(listing(title, ["", "rate", "× rpc", "× plain Ray actor"], rows))
+    console.print(build_table(title, ["", "rate", "× rpc", "× plain Ray actor"], rows))
 
 
 def ratio(ours: list[float], theirs: list[float]) -> str:
@@ -213,7 +213,7 @@ def training(gradients: int, rounds: int) -> None:
         ["two processes", f"{statistics.median(ours):.0f} /s", ratio(ours, bare)],
     ]
     title = f"Training LeNet-5, batch 32, {gradients} gradients, median of {rounds} interleaved rounds"
-    console.print(listing(title, ["", "gradients", "× bare loop"], rows))
+    console.print(build_table(title, ["", "gradients", "× bare loop"], rows))
 
 
 def recovery(times: int) -> None:
@@ -225,7 +225,7 @@ def recovery(times: int) -> None:
         with closing(make(problem, no_delay(), WORKERS)) as engine:  # type: ignore[type-var]
             seconds = [recover(engine, experiment) for _ in range(times)]
         rows.append([kind, f"{statistics.median(seconds):.2f} s", f"{max(seconds):.2f} s"])
-    console.print(listing("From a SIGKILL to the worker's next arrival", ["", "median", "worst"], rows))
+    console.print(build_table("From a SIGKILL to the worker's next arrival", ["", "median", "worst"], rows))
 
 
 def process_of_first(engine: Any) -> int:

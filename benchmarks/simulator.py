@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 
 from straggler.algorithms.methods import METHODS
-from straggler.analysis.tables import listing
+from straggler.analysis.tables import build_table
 from straggler.core import Arrival, Gradient, Server
 from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool, on_cores
@@ -117,7 +117,7 @@ def against_a_bare_loop(gradients: int, rounds: int) -> None:
     title = (
         f"LeNet-5, batch 32, 8 asynchronous workers, {gradients} gradients, median of {rounds} interleaved"
     )
-    console.print(listing(title, ["", "per gradient", "speed against the bare loop"], rows))
+    console.print(build_table(title, ["", "per gradient", "speed against the bare loop"], rows))
 
 
 def arrivals_per_second(arrivals: int) -> None:
@@ -134,7 +134,7 @@ def arrivals_per_second(arrivals: int) -> None:
         first = first or cost
         rows.append([f"{workers:,}", f"{1 / cost:,.0f} /s", f"{1e6 * cost:.1f} µs", f"{cost / first:.2f}"])
     console.print(
-        listing("Arrivals without gradients", ["workers", "rate", "each", "against 10 workers"], rows)
+        build_table("Arrivals without gradients", ["workers", "rate", "each", "against 10 workers"], rows)
     )
 
 
@@ -148,7 +148,7 @@ def memory(workers: int) -> None:
     rows = [[f"{count:,}", f"{kib / 1024:,.0f} MiB"] for count, kib in grown.items()]
     rows.append(["each, in models", f"{(grown[workers] - grown[1]) / 1024 / (workers - 1) / model:.2f}"])
     title = "Peak memory of training, LeNet-5, asynchronous, two passes over all workers"
-    console.print(listing(title, ["workers", ""], rows))
+    console.print(build_table(title, ["workers", ""], rows))
 
 
 def peak(workers: int) -> None:
@@ -203,7 +203,7 @@ def server_costs(size: int, arrivals: int = 600) -> None:
         unit, cost = typical(axpy), typical(receive)
         rows.append([name, f"{1e6 * cost:.0f} µs", f"{cost / unit:.1f}"])
     console.print(
-        listing(f"Server cost per arrival, {size:,} parameters", ["method", "mean", "in axpys"], rows)
+        build_table(f"Server cost per arrival, {size:,} parameters", ["method", "mean", "in axpys"], rows)
     )
 
 

@@ -14,9 +14,8 @@ from typing import Any
 from rich.console import Console
 
 from straggler import Experiment
-from straggler.analysis.intervals import plus_minus
-from straggler.analysis.markdown import fill, markdown_table
-from straggler.analysis.tables import listing, number
+from straggler.analysis.intervals import format_interval
+from straggler.analysis.tables import build_table, fill_section, format_markdown_table, format_number
 from straggler.running.progress import ProgressBar
 
 LENET = {
@@ -63,9 +62,9 @@ for name, (theirs, with_labels, settings) in RUNS.items():
     host = statistics.mean(fact["host_seconds"] for fact in facts)
     all_theirs = [*theirs, *with_labels]
     difference = f"{statistics.mean(ours) - statistics.mean(all_theirs):+.2f}" if all_theirs else "–"
-    each = [", ".join(map(number, runs)) or "–" for runs in (theirs, with_labels)]
-    rows.append([name, *each, plus_minus(ours), difference, f"{host:.0f} s"])
+    each = [", ".join(map(format_number, runs)) or "–" for runs in (theirs, with_labels)]
+    rows.append([name, *each, format_interval(ours), difference, f"{host:.0f} s"])
 columns = ["run", "EPFL", "EPFL, labels split", "ours", "difference of the means", "host time"]
-console.print(listing("test accuracy (%)", columns, rows))
+console.print(build_table("test accuracy (%)", columns, rows))
 if arguments.into:
-    fill(arguments.into, "results:baseline", markdown_table(columns, rows))
+    fill_section(arguments.into, "results:baseline", format_markdown_table(columns, rows))

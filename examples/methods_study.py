@@ -16,8 +16,7 @@ from rich.progress import track
 
 from straggler import Experiment
 from straggler.analysis.figures import error_against_workers
-from straggler.analysis.markdown import fill, markdown_table
-from straggler.analysis.tables import error_rows, listing
+from straggler.analysis.tables import build_table, error_rows, fill_section, format_markdown_table
 
 METHODS = ("ssgd", "nag-asgd", "dc-asgd", "sa", "ga", "dana", "dana-ga")
 WORKERS = (4, 8, 16, 32)
@@ -81,9 +80,9 @@ def show(table: pl.DataFrame, results: Path, into: Path | None) -> None:
     """The table on the screen and in a document, and the figure."""
     console = Console()
     columns, rows = error_rows(table)
-    console.print(listing("test error (%)", columns, rows))
+    console.print(build_table("test error (%)", columns, rows))
     if into:
-        fill(into, f"results:{results.name}", markdown_table(columns, rows))
+        fill_section(into, f"results:{results.name}", format_markdown_table(columns, rows))
     console.print(f"figure: {error_against_workers(table, results / 'error.png')}", soft_wrap=True)
 
 

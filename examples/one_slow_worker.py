@@ -10,7 +10,7 @@ from rich.console import Console
 
 from straggler import Experiment, Record
 from straggler.analysis.figures import comparison_figure
-from straggler.analysis.tables import comparison
+from straggler.analysis.tables import compare_records
 from straggler.running.progress import ProgressBar
 
 TARGET = 80.0  # per cent
@@ -44,7 +44,7 @@ figure = comparison_figure(records, TARGET, arguments.out / "one_slow_worker.png
 console.print(
     "\nLeNet-5 on Fashion-MNIST, 8 workers, worker 0 five times slower, the same virtual time for both:"
 )
-console.print(comparison(records, TARGET))
+console.print(compare_records(records, TARGET))
 for name, record in records.items():
     console.print(f"{name}: record in {record.path}", soft_wrap=True)
 console.print(f"figure: {figure}", soft_wrap=True)

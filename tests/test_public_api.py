@@ -13,7 +13,7 @@ from web_browser import PATIENCE, Visitor, drawn, headless
 
 from straggler.analysis.claims import Verdict
 from straggler.experiment import Experiment
-from straggler.running.landscape import landscape
+from straggler.running.landscape import compute_landscape
 from straggler.web.figure import Figure
 from straggler.web.report import render_html_report
 from straggler.web.run_facts import RunFacts
@@ -34,7 +34,7 @@ def pair(tmp_path: Path) -> list[Path]:
 def survey(*runs: Path, grid: int = 4) -> Path:
     """Keep a landscape of these runs; its file."""
     before = set(runs[0].parent.glob("landscapes/*"))
-    landscape({run.name: RunFacts(run).record for run in runs}, grid=grid, samples=50, jobs=1)
+    compute_landscape({run.name: RunFacts(run).record for run in runs}, grid=grid, samples=50, jobs=1)
     return (set(runs[0].parent.glob("landscapes/*")) - before).pop()
 
 

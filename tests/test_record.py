@@ -22,7 +22,7 @@ from rich.console import Console
 from torch import nn
 
 from straggler import record as record_module
-from straggler.analysis.tables import description
+from straggler.analysis.tables import describe_record
 from straggler.experiment import Experiment
 from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS
@@ -81,7 +81,7 @@ def test_a_run_that_was_killed_is_lost_when_it_has_been_quiet(finished: Record, 
     with FileLock(folder / ".lock"):
         assert Record(folder).status == "running", "somebody holds it"
     console = Console(file=io.StringIO(), width=100)
-    console.print(description(Record(folder)))
+    console.print(describe_record(Record(folder)))
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "killed: lost" in said and "straggler resume goes on" in said
     assert RunFacts(folder).status == "lost"

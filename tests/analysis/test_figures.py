@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from straggler.analysis import style
 from straggler.analysis.curves import progressed, thinned
-from straggler.analysis.intervals import interval, plus_minus, share_interval
-from straggler.analysis.labels import grouped, named
+from straggler.analysis.intervals import format_interval, mean_interval, share_interval
+from straggler.analysis.labels import group_seeds, name_runs
 from straggler.analysis.outcome_figures import heat_figure, outcomes, pareto
 from straggler.analysis.run_figures import KINDS
-from straggler.analysis.tables import error_rows, listing
+from straggler.analysis.tables import build_table, error_rows
 from straggler.analysis.workers import draw_staleness, spans
 from straggler.cli import offered
 from straggler.config.registry import InputError
@@ -39,7 +39,7 @@ def trained(folder: Path, **settings: Any) -> Record:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     folder = tmp_path_factory.mktemp("runs")
-    return named([trained(folder, policy=policy) for policy in POLICIES])
+    return name_runs([trained(folder, policy=policy) for policy in POLICIES])
 
 
 @pytest.fixture(scope="module")
@@ -309,7 +309,7 @@ def test_a_curve_of_seeds_is_their_mean_with_a_band(
     axes = drawn[0].axes[0]
     (mean,), (band,) = axes.get_lines(), axes.collections
     assert mean.get_ydata() == pytest.approx(digits.curve["test_accuracy"].to_numpy() + 1)
-    half = interval([0.0, 1.0, 2.0]).half
+    half = mean_interval([0.0, 1.0, 2.0]).half
     assert band.get_paths()[0].vertices[:, 1].max() == pytest.approx(max(mean.get_ydata()) + half)  # type: ignore
     seeds[0].curve.head(2).write_parquet(seeds[0].path / "curve.parquet")
     KINDS["accuracy"].draw({"a": seeds}, tmp_path / "a.svg", "epochs")
@@ -330,13 +330,13 @@ def test_outcomes_say_what_was_run(digits: Record) -> None:
 def test_runs_are_named_by_what_differs(runs: dict[str, Record], tmp_path: Path) -> None:
     assert list(runs) == sorted(POLICIES)
     pair = [trained(tmp_path, momentum=momentum, updates=5, gradients=None) for momentum in (0.0, 0.9)]
-    assert list(named(pair)) == list(named(pair[::-1])) == ["momentum 0.0", "momentum 0.9"]
+    assert list(name_runs(pair)) == list(name_runs(pair[::-1])) == ["momentum 0.0", "momentum 0.9"]
     alone = pair[0]
-    assert list(named([alone])) == ["asynchronous × 4"]
-    assert len(named([alone, trained(tmp_path / "again", momentum=0.0, updates=5, gradients=None)])) == 1
+    assert list(name_runs([alone])) == ["asynchronous × 4"]
+    assert len(name_runs([alone, trained(tmp_path / "again", momentum=0.0, updates=5, gradients=None)])) == 1
     other = trained(tmp_path, momentum=0.0, seed=3, updates=5, gradients=None)
-    assert list(named([alone, other])) == ["seed 0", "seed 3"]
-    assert {name: len(group) for name, group in grouped([alone, other, alone, pair[1]]).items()} == {
+    assert list(name_runs([alone, other])) == ["seed 0", "seed 3"]
+    assert {name: len(group) for name, group in group_seeds([alone, other, alone, pair[1]]).items()} == {
         "momentum 0.0": 2,
         "momentum 0.9": 1,
     }
@@ -345,21 +345,22 @@ def test_runs_are_named_by_what_differs(runs: dict[str, Record], tmp_path: Path)
 def test_optimizers_that_differ_in_more_than_momentum_are_told_apart(digits: Record, tmp_path: Path) -> None:
     texts = {"sgd(momentum=0.5)": 0.5, "sgd(momentum=0.5, dampening=0.1)": 0.5, "sgd": 0.0}
     some = [variant(digits, tmp_path, optimizer=text, momentum=momentum) for text, momentum in texts.items()]
-    assert len(grouped(some)) == 3 and len(grouped(some, ("momentum",))) > 1
+    assert len(group_seeds(some)) == 3 and len(group_seeds(some, ("momentum",))) > 1
 
 
 def test_intervals_are_student_s() -> None:
-    found = interval([1.0, 2.0, 3.0])
+    found = mean_interval([1.0, 2.0, 3.0])
     assert found.mean == 2 and found.half == pytest.approx(4.302653 / np.sqrt(3))
-    assert interval([5.0]).mean == 5 and np.isinf(interval([5.0]).half) and interval([5.0]).bar == 0
-    assert np.isnan(interval([]).mean)
-    assert plus_minus([1.0, 1.0, 1.0], 1) == "1.0 ± 0.0"
-    assert plus_minus([5.0]) == "5.00" and plus_minus([1.0, 2.0], 1) == "1.5 (1.0, 2.0)"
+    single = mean_interval([5.0])
+    assert single.mean == 5 and np.isinf(single.half) and single.bar == 0
+    assert np.isnan(mean_interval([]).mean)
+    assert format_interval([1.0, 1.0, 1.0], 1) == "1.0 ± 0.0"
+    assert format_interval([5.0]) == "5.00" and format_interval([1.0, 2.0], 1) == "1.5 (1.0, 2.0)"
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     draws = np.random.default_rng(1).standard_normal((4000, 5))
-    covered = [abs(found.mean) <= found.half for found in map(interval, draws)]
+    covered = [abs(found.mean) <= found.half for found in map(mean_interval, draws)]
     assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
 
 
@@ -467,7 +468,7 @@ def test_an_error_has_its_spread_its_lost_runs_and_where_they_differ_its_rate() 
 
 def test_heads_of_a_table_are_broken_between_words_only() -> None:
     heads = ["", "test accuracy", "time to 80 %", "updates", "gradients", "staleness", "time"]
-    table = listing(
+    table = build_table(
         "two runs", heads, [["asynchronous", "86.42 %", "391 s", "10,799", "10,799", "6.99", "1,500 s"]]
     )
     printed = StringIO()

@@ -19,7 +19,7 @@ from straggler.config.registry import InputError
 from straggler.core import Arrival, Correction, Optimizer, Policy, Server
 from straggler.experiment import Experiment
 from straggler.problems.partitions import Indices, Labels, Partition
-from straggler.running.landscape import landscape
+from straggler.running.landscape import compute_landscape
 from straggler.running.observer import Progress
 from straggler.running.replay import replay
 from straggler.timing.calibration import calibrate
@@ -378,7 +378,7 @@ def test_a_setting_beside_an_optimizer_of_ones_own_is_its_setting() -> None:
 
 def test_a_landscape_does_not_ask_how_its_path_came_about(tmp_path: Path) -> None:
     record = experiment(**OWN["all"], snapshots=4).run(tmp_path, jobs=1)
-    found = landscape({"mine": record}, grid=2, jobs=1)
+    found = compute_landscape({"mine": record}, grid=2, jobs=1)
     assert found.points["loss"].is_finite().all()
 
 

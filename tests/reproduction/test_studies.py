@@ -11,7 +11,7 @@ import pytest
 
 from straggler.analysis import statistics
 from straggler.analysis.claims import PERCENT, Claim, judge, measure
-from straggler.analysis.intervals import Interval, Spread, interval
+from straggler.analysis.intervals import Interval, Spread, mean_interval
 from straggler.analysis.study_figures import cell_means
 from straggler.analysis.study_tables import (
     Layout,
@@ -275,18 +275,19 @@ def test_a_seed_without_all_its_cells_does_not_count() -> None:
 
 
 def test_the_interval_in_words() -> None:
-    assert interval([1.0]).low == -math.inf
+    assert mean_interval([1.0]).low == -math.inf
     assert str(Interval(1.0, 0.5, 1.5, 3)) == "1.00 [0.50, 1.50]"
     assert str(Interval(1.25, 1.249, 1.251, 3)) == "1.250 [1.249, 1.251]"
-    assert str(interval([10.0, 20.0])) == "15.00 (10.00 and 20.00)" and interval([10.0, 20.0]).bar == 5
-    assert str(interval([2.0, 2.0])) == "2.00"
+    pair = mean_interval([10.0, 20.0])
+    assert str(pair) == "15.00 (10.00 and 20.00)" and pair.bar == 5
+    assert str(mean_interval([2.0, 2.0])) == "2.00"
 
 
 def test_an_interval_ends_where_nothing_can_be() -> None:
-    wide = interval([1.0, 50.0, 99.0])
+    wide = mean_interval([1.0, 50.0, 99.0])
     assert wide.low < 0 and wide.high > 100
     assert (wide.within(*PERCENT).low, wide.within(*PERCENT).high) == (0, 100)
-    assert interval([5.0]).within(*PERCENT).low == -math.inf  # nothing is known of one seed
+    assert mean_interval([5.0]).within(*PERCENT).low == -math.inf  # nothing is known of one seed
     measured = rows({seed: {"a": 100.0 * (seed > 0), "b": 0.0} for seed in range(3)})
     found = judge(claim(least=0.0), measured, NOTHING).effect
     assert found is not None and found.high == 100

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from straggler.analysis.intervals import interval
+from straggler.analysis.intervals import mean_interval
 from straggler.analysis.study_figures import cell_means, with_curves
 from straggler.analysis.study_tables import Entry, Layout, as_terminal
 from straggler.cli import study as command
@@ -323,7 +323,7 @@ def test_a_broad_table_is_shown_in_parts_that_fit(width: int, monkeypatch: pytes
     columns = tuple(f"{count} workers, m = 0.5" for count in range(12))
     layout = Layout("T", "caption", ("as written",), ("30 ms",), columns)
     found = [
-        Entry("as written", "30 ms", column, interval([88.888, 88.9, 88.91]), 3, 0, None)
+        Entry("as written", "30 ms", column, mean_interval([88.888, 88.9, 88.91]), 3, 0, None)
         for column in columns
     ]
     screen = Console(width=width, file=io.StringIO())

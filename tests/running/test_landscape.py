@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from straggler.analysis.labels import named
+from straggler.analysis.labels import name_runs
 from straggler.analysis.landscapes import landscape_figure, landscape_page, surface
 from straggler.cli import offered
 from straggler.config.registry import InputError
@@ -17,7 +17,7 @@ from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool
 from straggler.experiment import Experiment
 from straggler.problems.supervised import one_thread
 from straggler.record import Record
-from straggler.running.landscape import Landscape, Plane, landscape
+from straggler.running.landscape import Landscape, Plane, compute_landscape
 
 pytestmark = pytest.mark.timeout(120)
 QUADRATIC = "quadratic(dimension=6, condition=10, noise=0.1)"
@@ -31,12 +31,12 @@ def trained(folder: Path, **settings: Any) -> Record:
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     folder = tmp_path_factory.mktemp("runs")
-    return named([trained(folder, momentum=momentum) for momentum in (0.0, 0.5, 0.9)])
+    return name_runs([trained(folder, momentum=momentum) for momentum in (0.0, 0.5, 0.9)])
 
 
 @pytest.fixture(scope="module")
 def seen(three: dict[str, Record]) -> Landscape:
-    return landscape(three, grid=9, margin=0.5, jobs=1)
+    return compute_landscape(three, grid=9, margin=0.5, jobs=1)
 
 
 def quadratic_loss(x: np.ndarray[Any, Any]) -> float:
@@ -80,7 +80,7 @@ def test_what_the_plane_leaves_out_is_what_it_does_not_explain(
 
 def test_in_two_dimensions_nothing_is_left_out(tmp_path: Path) -> None:
     record = trained(tmp_path, dataset="quadratic(dimension=2, noise=0.3)")
-    flat = landscape({"": record}, grid=3, jobs=1)
+    flat = compute_landscape({"": record}, grid=3, jobs=1)
     assert sum(flat.plane.explained) == pytest.approx(1)
     path, shadow = (flat.points.filter(kind=kind)["loss"].to_numpy() for kind in ("path", "shadow"))
     assert np.allclose(path, shadow, rtol=1e-9)
@@ -111,12 +111,12 @@ def test_what_is_cached_is_not_computed_again(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr("straggler.running.landscape.evaluate", lambda *_: pytest.fail("computed again"))
-    again = landscape(three, grid=9, margin=0.5, jobs=1, report=said.append)
+    again = compute_landscape(three, grid=9, margin=0.5, jobs=1, report=said.append)
     assert again.points.equals(seen.points)
     assert said and said[0].startswith("read from")
     for other in ({"grid": 8}, {"margin": 0.4}, {"samples": 5}):
         with pytest.raises(pytest.fail.Exception, match="computed again"):
-            landscape(three, **{"grid": 9, "margin": 0.5, "jobs": 1, **other})  # type: ignore[arg-type]
+            compute_landscape(three, **{"grid": 9, "margin": 0.5, "jobs": 1, **other})  # type: ignore[arg-type]
 
 
 def test_an_interrupted_grid_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +128,11 @@ def test_an_interrupted_grid_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        landscape(runs, grid=6, jobs=1, progress=interrupt)
+        compute_landscape(runs, grid=6, jobs=1, progress=interrupt)
     counted: list[str] = []
-    whole = landscape(runs, grid=6, jobs=1, progress=lambda done, what: counted.append(what))
+    whole = compute_landscape(runs, grid=6, jobs=1, progress=lambda done, what: counted.append(what))
     assert 10 < len(counted) < 30  # of 36 + 18
-    fresh = landscape({"": trained(tmp_path / "other")}, grid=6, jobs=1)
+    fresh = compute_landscape({"": trained(tmp_path / "other")}, grid=6, jobs=1)
     assert whole.points.equals(fresh.points)
 
 
@@ -160,10 +160,10 @@ def test_one_and_two_processes_give_the_same_bits() -> None:
 def test_batch_norm_and_a_part_of_the_test_set(tmp_path: Path) -> None:
     """The path is evaluated with its own buffers: over the whole set its end is what the run reported."""
     record = trained(tmp_path, dataset="digits", model="asu-fashion", updates=30, snapshots=3)
-    whole = landscape({"": record}, grid=2, jobs=1)
+    whole = compute_landscape({"": record}, grid=2, jobs=1)
     last = whole.points.filter(kind="path")["loss"][-1]
     assert last == pytest.approx(record.summary["test_loss"], rel=1e-6)
-    part = landscape({"": record}, grid=2, samples=50, jobs=1)
+    part = compute_landscape({"": record}, grid=2, samples=50, jobs=1)
     assert part.points.filter(kind="path")["loss"][-1] != last
     assert part.points.select("a", "b").equals(whole.points.select("a", "b"))
 
@@ -208,10 +208,10 @@ def test_landscape_refuses(three: dict[str, Record], tmp_path: Path) -> None:
     first = next(iter(three.values()))
     without = trained(tmp_path, snapshots=0)
     with pytest.raises(InputError, match="kept no snapshots; run it again with --snapshots"):
-        landscape({"": without})
+        compute_landscape({"": without})
     other = trained(tmp_path, dataset="quadratic(dimension=3)")
     with pytest.raises(InputError, match="has dataset=quadratic"):
-        landscape({"a": first, "b": other})
+        compute_landscape({"a": first, "b": other})
     for wrong in (["--view", "side"], ["--out", "l.gif"]):
         assert isinstance(invoke("landscape", str(first.path), *wrong).exception, InputError)
 
@@ -224,6 +224,6 @@ def test_snapshots_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
 
     save_file(kept, record.path / "snapshots.safetensors")
     said: list[str] = []
-    found = landscape({"": record}, grid=2, jobs=1, report=said.append)
+    found = compute_landscape({"": record}, grid=2, jobs=1, report=said.append)
     assert "1 snapshots that are not finite are left out" in said[0]
     assert len(found.points.filter(kind="path")) == len(kept["weights"]) - 1

@@ -7,7 +7,7 @@ from typing import Literal
 
 import polars as pl
 
-from straggler.analysis.intervals import Interval, Spread, interval
+from straggler.analysis.intervals import Interval, Spread, mean_interval
 
 Verdict = Literal[
     "replicated", "not replicated", "inconclusive", "by construction", "not measured", "rehearsed"
@@ -119,7 +119,7 @@ def measure(
     found = finite(statistic(summaries))
     if not found:
         return None
-    effect = interval(list(found.values()), spread, exact).within(*possible)
+    effect = mean_interval(list(found.values()), spread, exact).within(*possible)
     effect = replace(effect, seeds=0) if COMPUTED in found else effect
     return Measured(effect, with_lost=finite(statistic(without_lost(summaries))).keys() < found.keys())
 

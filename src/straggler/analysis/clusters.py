@@ -7,9 +7,9 @@ import polars as pl
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from straggler.analysis.intervals import interval, plus_minus
+from straggler.analysis.intervals import format_interval, mean_interval
 from straggler.analysis.style import COLOURS, drawn, line, panels, place_legend
-from straggler.analysis.tables import number
+from straggler.analysis.tables import format_number
 
 LATE = 1.25  # times the mean: what Gap-Aware's figure 3 calls a straggler
 BINS = 150
@@ -26,9 +26,9 @@ def speedup_rows(cluster: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
             method: group.filter(pl.col("method") == method).sort("seed")["speedup"].to_numpy()
             for method in methods
         }
-        cells = [plus_minus(of[method]) for method in methods]
-        ratio = [plus_minus(of[methods[0]] / of[methods[1]])] if len(methods) > 1 else []
-        rows.append([number(size), *cells, *ratio])
+        cells = [format_interval(of[method]) for method in methods]
+        ratio = [format_interval(of[methods[0]] / of[methods[1]])] if len(methods) > 1 else []
+        rows.append([format_number(size), *cells, *ratio])
     return columns, rows
 
 
@@ -50,7 +50,7 @@ def draw_speedups(axes: Axes, cluster: pl.DataFrame) -> None:
     axes.plot(sizes, sizes, color="0.6", linewidth=0.8, label="N")
     for position, method in enumerate(cluster["method"].unique(maintain_order=True)):
         mine = cluster.filter(pl.col("method") == method)
-        found = [interval(mine.filter(pl.col("workers") == size)["speedup"].to_numpy()) for size in sizes]
+        found = [mean_interval(mine.filter(workers=size)["speedup"].to_numpy()) for size in sizes]
         means, halves = [one.mean for one in found], [one.bar for one in found]
         axes.errorbar(
             sizes, means, yerr=halves, label=method, marker="o", markersize=3, capsize=2,
@@ -69,8 +69,9 @@ def density_rows(frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
     for (cluster,), group in frame.group_by(["cluster"], maintain_order=True):
         seconds = group["seconds"].to_numpy()
         mean = seconds.mean()
-        late = number(100 * float((seconds > LATE * mean).mean()), 1, "%")
-        rows.append([str(cluster), number(float(mean), 1), number(float(seconds.std() / mean)), late])
+        late = format_number(100 * float((seconds > LATE * mean).mean()), 1, "%")
+        variation = format_number(float(seconds.std() / mean))
+        rows.append([str(cluster), format_number(float(mean), 1), variation, late])
     return ["batch time", "mean s", "cv", "late"], rows
 
 
@@ -96,7 +97,7 @@ def draw_density(axes: Axes, seconds: NDArray[np.float64]) -> None:
     axes.fill_between(middles[late], heights[late], color=COLOURS[1], alpha=0.7, linewidth=0)
     axes.plot(middles, heights, color=COLOURS[0], linewidth=1.2)
     axes.axvline(mean, color="0.3", linewidth=0.8, linestyle="--")
-    axes.text(1.03 * mean, heights.max() * 1.08, f"mean {number(mean, 1)} s", color="0.2")
+    axes.text(1.03 * mean, heights.max() * 1.08, f"mean {format_number(mean, 1)} s", color="0.2")
     share = 100 * float((seconds > LATE * mean).mean())
     axes.text(
         0.97,

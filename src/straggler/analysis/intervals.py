@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri, stdtrit
 
-from straggler.analysis.tables import number
+from straggler.analysis.tables import format_number
 
 QUANTILE = 0.975  # 2.5 % on either side
 NORMAL = float(ndtri(QUANTILE))  # standard deviations on either side
@@ -62,7 +62,7 @@ class Spread:
     degrees: float  # of freedom
 
 
-def interval(values: ArrayLike, spread: Spread | None = None, exact: bool = False) -> Interval:
+def mean_interval(values: ArrayLike, spread: Spread | None = None, exact: bool = False) -> Interval:
     """Student's t over seeds; with one seed, the spread that is known from elsewhere, or nothing is known."""
     found = np.asarray(values, dtype=float)
     mean, count = float(found.mean()) if found.size else math.nan, found.size
@@ -83,13 +83,13 @@ def bars(found: Sequence[Interval], highest: float = math.inf) -> np.ndarray[Any
     return np.array(known).reshape(-1, 2).T
 
 
-def plus_minus(values: ArrayLike, digits: int = 2) -> str:
+def format_interval(values: ArrayLike, digits: int = 2) -> str:
     """`mean ± half of the interval`; of two values both, `mean (a, b)`; one alone."""
-    found = interval(values)
-    spread = f" ± {number(found.half, digits)}" if found.seeds > 1 else ""
+    found = mean_interval(values)
+    spread = f" ± {format_number(found.half, digits)}" if found.seeds > 1 else ""
     if found.both:
-        spread = f" ({', '.join(number(value, digits) for value in found.both)})"
-    return number(found.mean, digits) + spread
+        spread = f" ({', '.join(format_number(value, digits) for value in found.both)})"
+    return format_number(found.mean, digits) + spread
 
 
 def share_interval(percent: float, samples: int) -> tuple[float, float]:

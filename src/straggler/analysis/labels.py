@@ -11,7 +11,7 @@ NOT_TOLD = ("eval_every", "train_metrics", "snapshots")  # change what is seen, 
 Rank = list[tuple[float, str]]
 
 
-def named(records: Sequence[Record]) -> dict[str, Record]:
+def name_runs(records: Sequence[Record]) -> dict[str, Record]:
     """Every run by the settings in which it differs from another; one alone by its policy and workers.
 
     They come in the order of what differs, numbers as numbers.
@@ -29,7 +29,7 @@ def named(records: Sequence[Record]) -> dict[str, Record]:
     return runs
 
 
-def grouped(records: Sequence[Record], axes: Sequence[str] = ()) -> dict[str, list[Record]]:
+def group_seeds(records: Sequence[Record], axes: Sequence[str] = ()) -> dict[str, list[Record]]:
     """Runs that differ in nothing but their seed and what a figure's axes show, by what tells them apart.
 
     A run that is given twice is there once. The order is that of `named`.

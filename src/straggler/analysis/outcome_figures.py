@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 
-from straggler.analysis.intervals import bars, interval
+from straggler.analysis.intervals import bars, mean_interval
 from straggler.analysis.style import drawn, line, panels, place_legend, point
 from straggler.record import Record
 
@@ -70,7 +70,7 @@ def pareto_figure(runs: pl.DataFrame, path: Path) -> Path:
 def draw_point(axes: Axes, runs: pl.DataFrame, setting: str, position: int) -> None:
     """One setting's mean, and how sure both its numbers are."""
     learnt = runs.filter("converged")
-    time, accuracy = (interval(learnt[key].to_numpy()) for key in ("seconds", "accuracy"))
+    time, accuracy = (mean_interval(learnt[key].to_numpy()) for key in ("seconds", "accuracy"))
     look = point(position)
     place: tuple[list[float], list[float]] = ([time.mean], [accuracy.mean])
     spread: dict[str, Any] = {"xerr": bars([time]), "yerr": bars([accuracy], 100.0)}
@@ -140,7 +140,7 @@ def draw_errors(axes: Axes, runs: pl.DataFrame, setting: str, position: int, shi
             missed.append(f"{lost(group)} at {size}")
         if len(learnt):
             sizes.append(size * shift)
-            found.append(interval(100 - learnt))
+            found.append(mean_interval(100 - learnt))
     axes.errorbar(
         sizes,
         [one.mean for one in found],

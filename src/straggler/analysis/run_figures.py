@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from straggler.analysis.curves import Groups, accuracy_figure, gap_figure, loss_figure
-from straggler.analysis.labels import named
+from straggler.analysis.labels import name_runs
 from straggler.analysis.outcome_figures import error_figure, heat_figure, outcomes, pareto_figure
 from straggler.analysis.workers import staleness_figure, timeline_figure, workers_figure
 from straggler.record import Record
@@ -27,7 +27,7 @@ class Kind:
 
 def of_runs(draw: Callable[[Mapping[str, Record], Path], Path]) -> Callable[[Groups, Path, str], Path]:
     """A figure with a row for every run, and its own axes."""
-    return lambda groups, path, against: draw(named(list(chain(*groups.values()))), path)
+    return lambda groups, path, against: draw(name_runs(list(chain(*groups.values()))), path)
 
 
 def of_groups(draw: Callable[[Groups, Path], Path]) -> Callable[[Groups, Path, str], Path]:

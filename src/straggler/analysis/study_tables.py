@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import polars as pl
 from rich.table import Table
 
-from straggler.analysis.intervals import Interval, interval
-from straggler.analysis.markdown import markdown_table
-from straggler.analysis.tables import listing
+from straggler.analysis.intervals import Interval, mean_interval
+from straggler.analysis.tables import build_table, format_markdown_table
 
 CHANCE = 12.0  # percent and below counts as NC in a source that wrote 10 for it
 SIGNS = {"&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_", "±": r"$\pm$", "λ": r"$\lambda$", "γ": r"$\gamma$"}
@@ -81,7 +80,7 @@ def entry(runs: pl.DataFrame, protocol: str, row: str, column: str) -> Entry:
     source = runs["source"][0]
     runs = runs.filter(pl.col("value").is_not_null() | ~pl.col("converged"))  # a run may lack this fact
     learnt = runs.filter("converged")["value"].to_list()
-    ours = interval(learnt) if learnt else None
+    ours = mean_interval(learnt) if learnt else None
     return Entry(protocol, row, column, ours, len(runs), len(runs) - len(learnt), source)
 
 
@@ -116,7 +115,7 @@ def as_terminal(found: Sequence[Entry], layout: Layout, fits: Callable[[Table], 
             [0, 1, *range(len(columns))[first : first + width]] for first in range(2, len(columns), width)
         ]
         tables = [
-            listing(title, [columns[n] for n in part], [[row[n] for n in part] for row in rows])
+            build_table(title, [columns[n] for n in part], [[row[n] for n in part] for row in rows])
             for part in parts
         ]
         if all(map(fits, tables)):
@@ -125,7 +124,7 @@ def as_terminal(found: Sequence[Entry], layout: Layout, fits: Callable[[Table], 
 
 
 def as_markdown(found: Sequence[Entry], layout: Layout) -> str:
-    return markdown_table(*grid(found, layout))
+    return format_markdown_table(*grid(found, layout))
 
 
 def as_latex(found: Sequence[Entry], layout: Layout) -> str:

@@ -1,6 +1,8 @@
 """Records as tables for the terminal."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from shutil import get_terminal_size
 
 import polars as pl
@@ -17,7 +19,7 @@ LONGEST_NAME = 40  # that keeps its line; a longer one would take the other colu
 BARS = " ▁▂▃▄▅▆▇█"
 
 
-def number(value: object, digits: int = 2, unit: str = "") -> str:
+def format_number(value: object, digits: int = 2, unit: str = "") -> str:
     """A number as people read it; a dash where there is none."""
     if value is None:
         return "–"
@@ -28,7 +30,7 @@ def number(value: object, digits: int = 2, unit: str = "") -> str:
     return f"{value:,.{digits}f}{unit}" if isinstance(value, float) else str(value)
 
 
-def listing(title: str, columns: list[str], rows: list[list[str]]) -> Table:
+def build_table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
     """A plain table: one line of heads, then the rows."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.show_header = any(columns)
@@ -48,25 +50,43 @@ def listing(title: str, columns: list[str], rows: list[list[str]]) -> Table:
     return table
 
 
-def comparison(records: Mapping[str, Record], target: float) -> Table:
+def format_markdown_table(columns: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def fill_section(document: Path, mark: str, text: str) -> None:
+    """Replace what stands between `<!-- mark -->` and `<!-- /mark -->`."""
+    opening, closing = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+    whole = document.read_text()
+    if opening not in whole or closing not in whole:
+        raise ValueError(
+            f"{document} has no place for {mark}: write {opening} and {closing} where it belongs"
+        )
+    pattern = re.compile(f"{re.escape(opening)}.*?{re.escape(closing)}", re.DOTALL)
+    document.write_text(pattern.sub(lambda _: f"{opening}\n\n{text}\n\n{closing}", whole))
+
+
+def compare_records(records: Mapping[str, Record], target: float) -> Table:
     """Runs side by side: how good, how soon, how stale."""
     columns = ["", "test accuracy", f"time to {target:g} %", "updates", "gradients", "staleness", "time"]
     rows = []
     for name, record in records.items():
         facts = record.summary
-        accuracy = number(facts["test_accuracy"], unit=" %") if facts["converged"] else "NC"
+        accuracy = format_number(facts["test_accuracy"], unit=" %") if facts["converged"] else "NC"
         rows.append(
             [
                 name,
                 accuracy,
-                number(record.time_to(target), 0, " s"),
-                number(facts["updates"]),
-                number(facts["gradients"]),
-                number(facts["mean_staleness"]),
-                number(facts["seconds"], 0, " s"),
+                format_number(record.time_to(target), 0, " s"),
+                format_number(facts["updates"]),
+                format_number(facts["gradients"]),
+                format_number(facts["mean_staleness"]),
+                format_number(facts["seconds"], 0, " s"),
             ]
         )
-    table = listing("", columns, rows)
+    table = build_table("", columns, rows)
     for column in table.columns[1:]:
         column.justify = "right"
     return table
@@ -93,12 +113,12 @@ def error_cell(runs: pl.DataFrame) -> str:
     if not runs["converged"].any():
         return "NC"
     learnt = runs.filter("converged")["error"]
-    spread = f" ± {number(learnt.std())}" if len(learnt) > 1 else ""
+    spread = f" ± {format_number(learnt.std())}" if len(learnt) > 1 else ""
     missed = len(runs) - len(learnt)
-    return f"{number(learnt.mean())}{spread}" + (f" ({missed} of {len(runs)} NC)" if missed else "")
+    return f"{format_number(learnt.mean())}{spread}" + (f" ({missed} of {len(runs)} NC)" if missed else "")
 
 
-def description(record: Record) -> Group:
+def describe_record(record: Record) -> Group:
     """One run: what it was, what came out, how it got there."""
     facts = record.summary
     parts: list[Table | Text] = [Text(f"run {record.path.name}: {record.status}", style="bold")]
@@ -107,7 +127,8 @@ def description(record: Record) -> Group:
     if facts.get("error"):
         parts.append(Text(str(facts["error"]), style="red"))
     parts.append(Text("\n" + record.text.rstrip()))
-    parts.append(listing("\nsummary", ["", ""], [[key, number(value, 4)] for key, value in plain(facts)]))
+    rows = [[key, format_number(value, 4)] for key, value in plain(facts)]
+    parts.append(build_table("\nsummary", ["", ""], rows))
     if len(record.curve):
         parts += curve_tables(record.curve)
     if len(record.arrivals):
@@ -135,12 +156,12 @@ def curve_tables(curve: pl.DataFrame) -> list[Table]:
 
 
 def curve_table(title: str, shown: pl.DataFrame) -> Table:
-    rows = [[number(value, 3) for value in row] for row in shown.iter_rows()]
+    rows = [[format_number(value, 3) for value in row] for row in shown.iter_rows()]
     if len(rows) > 20:  # enough to see the shape
         rows = [
             row for position, row in enumerate(rows) if position % (len(rows) // 15) == 0 or row is rows[-1]
         ]
-    return listing(title, [name.replace("_", " ") for name in shown.columns], rows)
+    return build_table(title, [name.replace("_", " ") for name in shown.columns], rows)
 
 
 def staleness_bars(arrivals: pl.DataFrame) -> Text:
@@ -152,12 +173,12 @@ def staleness_bars(arrivals: pl.DataFrame) -> Text:
     shares = dict(counts.iter_rows())
     peak = max(shares.values())
     bars = "".join(BARS[-(-8 * shares.get(bin_, 0) // peak)] for bin_ in range(most // width + 1))
-    return Text(f"0 {bars} {most}   mean {number(staleness.mean())}")
+    return Text(f"0 {bars} {most}   mean {format_number(staleness.mean())}")
 
 
 def class_table(classes: Mapping[str, Mapping[str, float]]) -> Table:
     rows = [
-        [name, *(number(100 * scores[key], 1) for key in ("precision", "recall", "f1"))]
+        [name, *(format_number(100 * scores[key], 1) for key in ("precision", "recall", "f1"))]
         for name, scores in classes.items()
     ]
-    return listing("\nby class (%)", ["class", "precision", "recall", "F1"], rows)
+    return build_table("\nby class (%)", ["class", "precision", "recall", "F1"], rows)

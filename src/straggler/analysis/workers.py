@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from straggler.analysis.curves import Groups, thinned, time_label
-from straggler.analysis.intervals import bars, interval
+from straggler.analysis.intervals import bars, mean_interval
 from straggler.analysis.style import COLOURS, drawn, line, panels, place_legend, plain_log
 from straggler.analysis.timeline import jobs
 from straggler.record import Record
@@ -47,7 +47,7 @@ def draw_staleness(axes: Axes, groups: Groups) -> None:
     bar = 0.84 * width / len(found)
     for position, (name, seeds) in enumerate(found.items()):
         shares = [100 * np.histogram(ages, edges)[0] / max(1, len(ages)) for ages in seeds]
-        spread = [interval(at) for at in zip(*shares, strict=True)]
+        spread = [mean_interval(at) for at in zip(*shares, strict=True)]
         every = np.concatenate(seeds)
         axes.bar(
             edges[:-1] + (position - (len(found) - 1) / 2) * bar + (width - 1) / 2,

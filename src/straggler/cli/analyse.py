@@ -9,7 +9,7 @@ import typer
 
 from straggler.analysis.clusters import LATE, density_figure, density_rows, speedup_figure, speedup_rows
 from straggler.analysis.style import FORMATS
-from straggler.analysis.tables import listing, number
+from straggler.analysis.tables import build_table, format_number
 from straggler.cli.app import check_suffix, err, out
 from straggler.config.registry import InputError, parse_entry
 from straggler.running.progress import ProgressBar
@@ -101,13 +101,13 @@ def speedup(
 def show(frame: pl.DataFrame, iterations: int, repetitions: int) -> None:
     for (cluster,), group in frame.group_by(["cluster"], maintain_order=True):
         out.print(f"batch time {cluster}", style="bold", soft_wrap=True)
-        table = listing("", *speedup_rows(group))
+        table = build_table("", *speedup_rows(group))
         for column in table.columns:
             column.justify = "right"
         out.print(table)
     spread = f"mean ± 95 % interval over {repetitions} repetitions" if repetitions > 1 else "one repetition"
-    units = ", ".join(number(unit) for unit in frame["unit"].unique(maintain_order=True))
-    out.print(f"{spread}, {number(iterations)} gradients each; 1 = a batch in {units} s", soft_wrap=True)
+    units = ", ".join(format_number(unit) for unit in frame["unit"].unique(maintain_order=True))
+    out.print(f"{spread}, {iterations:,} gradients each; 1 = a batch in {units} s", soft_wrap=True)
 
 
 def densities(
@@ -130,7 +130,7 @@ def densities(
         check_suffix(file, FORMATS)
     check_durations(laws, more, workers)
     frame = sampled_densities(laws, more, seed, workers)
-    out.print(listing(f"late: over {LATE:g} × the mean", *density_rows(frame)))
+    out.print(build_table(f"late: over {LATE:g} × the mean", *density_rows(frame)))
     if file is not None:
         density_figure(frame, file)
         out.print(f"wrote {file}", soft_wrap=True)

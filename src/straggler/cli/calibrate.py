@@ -7,7 +7,7 @@ from typing import Annotated
 import polars as pl
 import typer
 
-from straggler.analysis.tables import listing, number
+from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
 from straggler.cli.app import find, out
 from straggler.config.custom import custom_keys
@@ -46,10 +46,10 @@ def show_parts(parts: pl.DataFrame) -> None:
     """Where a job's time goes, worker by worker."""
     names = [column for column in parts.columns if column != "worker"]
     rows = [
-        [str(row["worker"]), *(number(1000 * row[name]) for name in names)]
+        [str(row["worker"]), *(format_number(1000 * row[name]) for name in names)]
         for row in parts.iter_rows(named=True)
     ]
-    out.print(listing("milliseconds of a job", ["worker", *names], rows))
+    out.print(build_table("milliseconds of a job", ["worker", *names], rows))
 
 
 def show_prediction(found: Calibration) -> None:
@@ -57,8 +57,8 @@ def show_prediction(found: Calibration) -> None:
     for name, measured in found.measured.items():
         predicted = found.predicted[name]
         difference = f"{100 * (predicted / measured - 1):+.1f} %" if measured else "–"
-        rows.append([name, number(measured), number(predicted), difference])
-    out.print(listing("predicted by the fit", ["", "measured", "predicted", "difference"], rows))
+        rows.append([name, format_number(measured), format_number(predicted), difference])
+    out.print(build_table("predicted by the fit", ["", "measured", "predicted", "difference"], rows))
 
 
 def show_staleness(staleness: pl.DataFrame) -> None:
@@ -69,4 +69,4 @@ def show_staleness(staleness: pl.DataFrame) -> None:
         for tau, seen, expected in staleness.select("staleness", "measured", "predicted").iter_rows()
         if max(seen, expected) >= 0.005
     ]
-    out.print(listing("staleness", ["τ", "measured", "predicted", ""], rows))
+    out.print(build_table("staleness", ["τ", "measured", "predicted", ""], rows))

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from straggler.algorithms.methods import METHODS
-from straggler.analysis.tables import description, listing, number
+from straggler.analysis.tables import build_table, describe_record, format_number
 from straggler.cli import options
 from straggler.cli.app import err, find, out
 from straggler.config.listing import CATALOGUES, catalogue_table
@@ -44,14 +44,14 @@ def data(
         [
             row.name,
             ("yes" if row.checksum_ok else "damaged") if row.present else "no",
-            f"{number(row.train)} + {number(row.test)}" if row.present else "–",
+            f"{format_number(row.train)} + {format_number(row.test)}" if row.present else "–",
             f"{row.size / 1e6:.1f} MB" if row.present else "–",
             row.source or "–",
             str(row.path) if row.present and row.path else "–",
         ]
         for row in (status(names) if names else status())
     ]
-    out.print(listing("data sets", ["name", "here", "train + test", "size", "from", "in"], rows))
+    out.print(build_table("data sets", ["name", "here", "train + test", "size", "from", "in"], rows))
 
 
 def show(
@@ -59,4 +59,4 @@ def show(
     out_folder: options.Records = Path("runs"),
 ) -> None:
     """Show one run: experiment, summary, curve, staleness, classes."""
-    out.print(description(find(run, out_folder)))
+    out.print(describe_record(find(run, out_folder)))

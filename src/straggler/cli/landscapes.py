@@ -5,15 +5,14 @@ from typing import Annotated
 
 import typer
 
-from straggler.analysis.labels import named
+from straggler.analysis.labels import name_runs
 from straggler.analysis.landscapes import VIEWS, landscape_figure, landscape_page
 from straggler.analysis.style import FORMATS
-from straggler.analysis.tables import listing, number
+from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
 from straggler.cli.app import check_suffix, err, find_all, out
 from straggler.config.registry import InputError, suggest_name
-from straggler.running.landscape import Landscape
-from straggler.running.landscape import landscape as surveyed
+from straggler.running.landscape import Landscape, compute_landscape
 from straggler.running.progress import ProgressBar
 
 
@@ -50,9 +49,9 @@ def landscape(
         check_suffix(file, (*FORMATS, ".html"))
     if view not in VIEWS:
         raise InputError(f"--view {view!r}: {suggest_name(view, VIEWS)}")
-    records = named(find_all(runs, folder))
+    records = name_runs(find_all(runs, folder))
     with ProgressBar(err, "landscape") as bar:
-        seen = surveyed(records, grid, samples or None, margin, jobs, data, bar.say, bar.advance)
+        seen = compute_landscape(records, grid, samples or None, margin, jobs, data, bar.say, bar.advance)
     show(seen)
     for file in targets:
         draw(seen, file, view)
@@ -63,8 +62,8 @@ def show(seen: Landscape) -> None:
     rows = []
     for (run,), path in seen.points.filter(kind="path").group_by(["run"], maintain_order=True):
         first, last = path["loss"][0], path["loss"][-1]
-        rows.append([str(run), number(len(path)), number(first, 4), number(last, 4)])
-    out.print(listing("", ["run", "snapshots", "first loss", "last loss"], rows))
+        rows.append([str(run), format_number(len(path)), format_number(first, 4), format_number(last, 4)])
+    out.print(build_table("", ["run", "snapshots", "first loss", "last loss"], rows))
     first, second = (f"{100 * share:.1f} %" for share in seen.plane.explained)
     out.print(f"the plane explains {first} + {second} of the variance of the weights")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from straggler.analysis.curves import AGAINST
-from straggler.analysis.labels import grouped, told_apart_by
+from straggler.analysis.labels import group_seeds, told_apart_by
 from straggler.analysis.run_figures import KINDS
 from straggler.analysis.style import FORMATS
 from straggler.cli import options
@@ -46,7 +46,7 @@ def plot(
     target = file or Path(f"{kind}.png")
     check_suffix(target, FORMATS)
     records = find_all(runs, folder)
-    groups = grouped(records, KINDS[kind].axes)
+    groups = group_seeds(records, KINDS[kind].axes)
     check_settings(kind, records, len(groups))
     empty = [record.path for record in records if record.arrivals.is_empty()]
     if empty:

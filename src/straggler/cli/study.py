@@ -10,10 +10,9 @@ import polars as pl
 import typer
 from rich.table import Table
 
-from straggler.analysis.markdown import fill, markdown_table
 from straggler.analysis.study_tables import as_terminal
 from straggler.analysis.sweep_tables import SweepTable
-from straggler.analysis.tables import listing
+from straggler.analysis.tables import build_table, fill_section, format_markdown_table
 from straggler.cli import options
 from straggler.cli.app import complain, err, out
 from straggler.config.registry import InputError, suggest_name
@@ -150,10 +149,10 @@ def show(
                 out.print(part)
     for title, columns, rows in drawn.times:
         if chosen := [row for row in rows if not names or row[0] in names]:
-            out.print(listing(title, columns, chosen))
+            out.print(build_table(title, columns, chosen))
     heads, verdicts = claim_rows(drawn.verdicts)
     heads, *rows = [[*row[1:-1], row[0]] for row in (heads, *verdicts)]  # what was measured is on the page
-    out.print(listing(tally(drawn.verdicts), heads, rows))
+    out.print(build_table(tally(drawn.verdicts), heads, rows))
     if rehearsal:
         out.print("this is a rehearsal: no number above is a result, no claim is judged")
     elif drawn.outdated:
@@ -162,7 +161,7 @@ def show(
     out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
     if into is not None:
         try:
-            fill(into, f"claims:{study.name}", account(drawn.verdicts, drawn.coverage))
+            fill_section(into, f"claims:{study.name}", account(drawn.verdicts, drawn.coverage))
         except (OSError, ValueError) as error:
             raise InputError(f"--into {into}: {error}") from None
 
@@ -201,8 +200,8 @@ def sweep(
         order = pl.DataFrame({"id": [task.id for task in planned.every]})  # others stay in the file
         mine = order.join(read_summaries(folder), on="id", maintain_order="left")
         table = SweepTable(mine, collect_labels(planned.every))
-        out.print(listing(file.stem, *table.rows()))
-        page = f"# {file.stem}\n\n{SWEPT}\n\n{markdown_table(*table.rows())}\n"
+        out.print(build_table(file.stem, *table.rows()))
+        page = f"# {file.stem}\n\n{SWEPT}\n\n{format_markdown_table(*table.rows())}\n"
         for ending, text in {"md": page, "csv": table.csv(), "tex": table.latex(SWEPT)}.items():
             write_text(folder / f"sweep.{ending}", text)
         out.print(

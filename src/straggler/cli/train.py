@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from straggler.analysis.tables import listing, number
+from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
 from straggler.cli.app import complain, err, find, out
 from straggler.config.registry import InputError
@@ -90,16 +90,16 @@ def show_result(record: Record) -> None:
     facts = record.summary
     clock = "virtual time" if record.settings["engine"] == "simulator" else "time"
     rows = [
-        ["test accuracy", number(facts["test_accuracy"], unit=" %")],
-        ["train accuracy", number(facts["train_accuracy"], unit=" %")],
-        ["test loss", number(facts["test_loss"], 4)],
-        ["updates", number(facts["updates"])],
-        ["epochs", number(facts["epochs"])],
-        ["mean staleness", number(facts["mean_staleness"])],
-        [clock, number(facts["seconds"], 1, " s")],
-        ["on this machine", number(facts["host_seconds"], 1, " s")],
+        ["test accuracy", format_number(facts["test_accuracy"], unit=" %")],
+        ["train accuracy", format_number(facts["train_accuracy"], unit=" %")],
+        ["test loss", format_number(facts["test_loss"], 4)],
+        ["updates", format_number(facts["updates"])],
+        ["epochs", format_number(facts["epochs"])],
+        ["mean staleness", format_number(facts["mean_staleness"])],
+        [clock, format_number(facts["seconds"], 1, " s")],
+        ["on this machine", format_number(facts["host_seconds"], 1, " s")],
     ]
-    out.print(listing(f"run {facts['id']}: {facts['status']}", ["", ""], rows))
+    out.print(build_table(f"run {facts['id']}: {facts['status']}", ["", ""], rows))
     if not facts["converged"]:
         reason = facts["error"] or "(accuracy near chance)"
         out.print(Text.assemble(("NC: no convergence", "red"), f" {reason}"))

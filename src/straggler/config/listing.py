@@ -9,7 +9,7 @@ from straggler.algorithms.corrections import CORRECTIONS
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS, schedulers
 from straggler.algorithms.policies import POLICIES
-from straggler.analysis.tables import listing
+from straggler.analysis.tables import build_table
 from straggler.config.registry import format_value
 from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS
@@ -37,16 +37,16 @@ def catalogue_table(name: str) -> Table:
             [key, f"{m.policy} × {m.correction} × {m.optimizer}", m.summary, m.citation]
             for key, m in METHODS.items()
         ]
-        return listing(name, ["method", "policy × correction × optimizer", "what it is", "paper"], rows)
+        return build_table(name, ["method", "policy × correction × optimizer", "what it is", "paper"], rows)
     if name == "schedules":
         rows = [[key, entry.__name__.replace("<lambda>", "none")] for key, entry in entries.items()]
-        return listing(name, ["schedule", "torch.optim.lr_scheduler"], rows)
+        return build_table(name, ["schedule", "torch.optim.lr_scheduler"], rows)
     rows = []
     for key, entry in entries.items():
         first = next(other for other in entries if entries[other] is entry)
         what = (entry.__doc__ or "").split("\n")[0] if first == key else f"Another name of {first}."
         rows.append([key, settings_text(entry) if first == key else "", what])
-    return listing(name, ["name", "settings", "what it is"], rows)
+    return build_table(name, ["name", "settings", "what it is"], rows)
 
 
 def settings_text(entry: Any) -> str:

@@ -4,8 +4,8 @@ import math
 
 import polars as pl
 
-from straggler.analysis.intervals import interval
-from straggler.analysis.markdown import markdown_table
+from straggler.analysis.intervals import mean_interval
+from straggler.analysis.tables import format_markdown_table
 from straggler.reproduction.papers.asu.numbers import ABLATIONS, BASELINES, IMPROVEMENTS, change_name
 from straggler.reproduction.papers.epfl.numbers import LOGGED, REPORT
 
@@ -29,7 +29,7 @@ def class_report(summaries: pl.DataFrame) -> list[Titled]:
         for seed, scores in mine.select("seed", score).iter_rows():
             rows.append([f"{score} (%)", f"seed {seed}", *(f"{100 * value:.0f}" for value in scores)])
     caption = "Table I: 10 workers, labels split, 90 ms on one worker, as coded; by class"
-    return [(caption, markdown_table(["", "", *map(str, range(10))], rows))]
+    return [(caption, format_markdown_table(["", "", *map(str, range(10))], rows))]
 
 
 def logged(summaries: pl.DataFrame) -> list[Titled]:
@@ -48,7 +48,7 @@ def logged(summaries: pl.DataFrame) -> list[Titled]:
     return [
         (
             "The log of five workers: accuracies (%), losses, seconds on the machine",
-            markdown_table(columns, rows),
+            format_markdown_table(columns, rows),
         )
     ]
 
@@ -56,7 +56,7 @@ def logged(summaries: pl.DataFrame) -> list[Titled]:
 def shown(runs: pl.DataFrame, fact: str) -> str:
     """The mean over the seeds, without those that were lost if some were not."""
     values = runs.filter(pl.col("converged") | ~pl.col("converged").any())[fact].drop_nulls().to_list()
-    return number(interval(values).mean) if values else "–"
+    return number(mean_interval(values).mean) if values else "–"
 
 
 def number(value: float | None) -> str:
@@ -83,7 +83,7 @@ def asu_tables(summaries: pl.DataFrame) -> list[Titled]:
         "ours: the most accurate change",
     ]
     caption = "Table 13: the report's best change to each baseline; test accuracy (%), as coded"
-    return [(caption, markdown_table(columns, rows))] if rows else []
+    return [(caption, format_markdown_table(columns, rows))] if rows else []
 
 
 def improvement(coded: pl.DataFrame, table: str) -> list[str]:

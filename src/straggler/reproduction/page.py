@@ -10,7 +10,6 @@ from typing import get_args
 import polars as pl
 
 from straggler.analysis.claims import Judged, Measured, Verdict, judge
-from straggler.analysis.markdown import markdown_table
 from straggler.analysis.study_tables import (
     CHANCE,
     Entry,
@@ -21,6 +20,7 @@ from straggler.analysis.study_tables import (
     entries,
     time_rows,
 )
+from straggler.analysis.tables import format_markdown_table
 from straggler.config.registry import InputError
 from straggler.record import write_text
 from straggler.reproduction.figures import caption_of
@@ -158,7 +158,7 @@ def account(found: Sequence[Judged], coverage: str = "") -> str:
         ]
         parts += [*lines, one.comment, "\n".join(evidence(one))]
     if bare := [one for one in found if one not in told]:
-        parts += ["And, with nothing to add:" if told else "", markdown_table(*claim_rows(bare))]
+        parts += ["And, with nothing to add:" if told else "", format_markdown_table(*claim_rows(bare))]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -210,7 +210,7 @@ def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool 
     warning = f"{many} with other settings than the study has now." if others else ""
     covered = coverage(cells, summaries)
     parts = [*introduction(study, summaries, command, covered), REHEARSAL if rehearsal else warning]
-    parts += ["## Claims", f"{tally(verdicts)}.", markdown_table(*claim_rows(verdicts))]
+    parts += ["## Claims", f"{tally(verdicts)}.", format_markdown_table(*claim_rows(verdicts))]
     parts += ["" if rehearsal else explained(verdicts)]
     parts += measured(study, summaries, tables, figures)
     write_text(results / "README.md", "\n\n".join(part for part in parts if part) + "\n")
@@ -289,7 +289,7 @@ def measured(
     note = "Virtual, but where it says processes or ray: there the seconds are of the machine at hand."
     for title, columns, rows in times(study, summaries):
         notes = {TIMES["seconds"]: note if real else "", TIMES["host_seconds"]: BUSY}
-        parts += [f"### {title}", notes[title], markdown_table(columns, rows)]
+        parts += [f"### {title}", notes[title], format_markdown_table(columns, rows)]
     for caption, table in study.more(summaries) if study.more else ():
         parts += [f"### {caption.split(':')[0]}", caption + ".", table]
     parts += ["## Figures"] if figures else []

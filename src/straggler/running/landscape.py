@@ -80,7 +80,7 @@ class Track:
     seconds: list[float]
 
 
-def landscape(
+def compute_landscape(
     records: Mapping[str, Record],
     grid: int = 25,
     samples: int | None = None,
@@ -106,7 +106,7 @@ def landscape(
     return Landscape(with_names(points, list(sorted_records), list(records)), plane, samples)
 
 
-def latest(records: Mapping[str, Record], report: Callable[[str], None]) -> Landscape | None:
+def find_landscape(records: Mapping[str, Record], report: Callable[[str], None]) -> Landscape | None:
     """The latest landscape of just these runs that was kept whole; files that cannot be read are reported."""
     sorted_records = by_content(records)
     runs = list(sorted_records.values())

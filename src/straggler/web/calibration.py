@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from straggler.analysis.tables import number
+from straggler.analysis.tables import format_number
 from straggler.web.figure import Figure, colour, numbers
 from straggler.web.run_facts import RunFacts
 from straggler.web.staleness import axes
@@ -22,7 +22,7 @@ def calibration(runs: Mapping[str, RunFacts]) -> Figure | None:
 def picture(found: Mapping[str, Any]) -> Figure:
     traces = []
     for position, kind in enumerate(("measured", "predicted")):
-        mean = number(found[kind]["mean staleness"])
+        mean = format_number(found[kind]["mean staleness"])
         traces.append(
             {
                 "type": "bar",
@@ -46,6 +46,6 @@ def words(found: Mapping[str, Any]) -> str:
         for name in ("compute", "delay", "transport", "server")
     )
     return (
-        f"A simulation with the durations of this run: {number(predicted)} updates per second predicted, "
-        f"{number(measured)} measured. A job is, on average over the workers, {shares}."
+        f"A simulation with the run's durations predicts {format_number(predicted)} updates per second, "
+        f"{format_number(measured)} measured. A job is, on average over the workers, {shares}."
     )

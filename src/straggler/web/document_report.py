@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from straggler.analysis.figures import draw_timeline
-from straggler.analysis.markdown import markdown_table
 from straggler.analysis.style import STYLE, line, place_legend, plain_log, wrapped
+from straggler.analysis.tables import format_markdown_table
 from straggler.analysis.workers import draw_staleness
 from straggler.record import ARRIVALS, Record
 from straggler.web.curves import is_wide
@@ -37,7 +37,9 @@ def markdown(runs: Sequence[RunFacts], studies: Sequence[StudyPage]) -> str:
     if runs:
         parts += [
             "## Summary",
-            markdown_table(SUMMARY_COLUMNS, [list(map(plain, row)) for row in build_summary_rows(runs)]),
+            format_markdown_table(
+                SUMMARY_COLUMNS, [list(map(plain, row)) for row in build_summary_rows(runs)]
+            ),
         ]
         parts.append(
             "Intervals are 95 %: over seeds (of two both are given), or over the test samples of one run. "
@@ -59,7 +61,7 @@ def claims_table(study: StudyPage) -> str:
         effect = "" if claim["effect"] is None else f"{claim['effect']}{span}"
         rows.append([claim["statement"], claim["source"], claim["verdict"], effect, claim["cause"]])
     cells = [[plain(cell) for cell in row] for row in rows]
-    return markdown_table(["claim", "source", "verdict", "effect [95 %]", "cause"], cells)
+    return format_markdown_table(["claim", "source", "verdict", "effect [95 %]", "cause"], cells)
 
 
 def plain(cell: Any) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, select_autoescape
 from plotly.offline import get_plotlyjs
 
-from straggler.analysis.intervals import plus_minus, share_interval
-from straggler.analysis.tables import number
+from straggler.analysis.intervals import format_interval, share_interval
+from straggler.analysis.tables import format_number
 from straggler.web.gallery import gallery
 from straggler.web.run_facts import RunFacts, format_command, label_runs
 from straggler.web.study_page import StudyPage
@@ -27,7 +27,7 @@ def templates() -> Environment:
     found = Environment(
         loader=PackageLoader("straggler.web"), autoescape=select_autoescape(default=True), trim_blocks=True
     )
-    found.filters["number"] = number
+    found.filters["number"] = format_number
     return found
 
 
@@ -124,7 +124,7 @@ def summary_row(label: str, group: Sequence[RunFacts]) -> list[str]:
     def cell(key: str, digits: int) -> str:
         values = [run.summary[key] for run in runs if isinstance(run.summary.get(key), int | float)]
         few = digits if max(values, default=0) < 100 else min(digits, 1)  # large ones need no decimals
-        return plus_minus(values, few) if values else "–"
+        return format_interval(values, few) if values else "–"
 
     whole = [cell(key, 0) for key in ("updates", "gradients")]
     return [
@@ -146,7 +146,7 @@ def accuracy_cell(runs: Sequence[RunFacts], over: bool) -> str:
         if run.summary.get("converged") and isinstance(run.summary.get("test_accuracy"), int | float)
     ]
     if not over:  # they go on: what was seen last
-        return number(runs[-1].summary.get("test_accuracy"))
+        return format_number(runs[-1].summary.get("test_accuracy"))
     if not learnt:
         return "NC" if any(run.summary["converged"] is False for run in runs) else "–"
     accuracies = [float(run.summary["test_accuracy"]) for run in learnt]
@@ -154,9 +154,9 @@ def accuracy_cell(runs: Sequence[RunFacts], over: bool) -> str:
     remark = f" ({missed} of {len(runs)} NC)" if missed else ""
     samples = counted_on(learnt[0])
     if len(accuracies) > 1 or not samples or not 0 <= accuracies[0] <= 100:
-        return plus_minus(accuracies) + remark
+        return format_interval(accuracies) + remark
     low, high = share_interval(accuracies[0], samples)
-    return f"{number(accuracies[0])} [{number(low, 1)}, {number(high, 1)}]{remark}"
+    return f"{format_number(accuracies[0])} [{format_number(low, 1)}, {format_number(high, 1)}]{remark}"
 
 
 def counted_on(run: RunFacts) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from straggler.analysis.tables import number
+from straggler.analysis.tables import format_number
 from straggler.web.figure import DASHES, Figure, colour, numbers
 
 BINS = 60
@@ -24,7 +24,7 @@ def staleness(arrivals: Mapping[str, pl.DataFrame]) -> Figure:
         traces.append(
             {
                 "type": "bar",
-                "name": f"{name} (mean {number(taus.mean())})",
+                "name": f"{name} (mean {format_number(taus.mean())})",
                 "x": numbers(shares["staleness"]),
                 "y": numbers(100 * shares["proportion"]),
                 "marker": {"color": colour(position)},

@@ -39,12 +39,12 @@ def trajectory(runs: Mapping[str, RunFacts]) -> Figure | None:
 def surveyed(runs: Mapping[str, RunFacts]) -> "Landscape | None":
     """What `straggler landscape` kept of just these runs, if anything of it can be drawn."""
     from straggler.running.landscape import (
-        latest,  # takes a second to import, so only who has snapshots waits
+        find_landscape,  # takes a second to import, so only who has snapshots waits
     )
 
     trouble = next(iter(runs.values())).trouble
     try:
-        seen = latest({name: run.record for name, run in runs.items()}, trouble.append)
+        seen = find_landscape({name: run.record for name, run in runs.items()}, trouble.append)
     except (OSError, ValueError, pl.exceptions.PolarsError) as error:
         trouble.append(f"no surface: {str(error).splitlines()[0]}")
         return None

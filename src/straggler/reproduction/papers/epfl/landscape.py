@@ -9,7 +9,7 @@ from straggler.analysis.landscapes import landscape_figure
 from straggler.config.registry import InputError
 from straggler.record import Record, existing, read_table, write_parquet
 from straggler.reproduction.papers.epfl.numbers import MOMENTA
-from straggler.running.landscape import landscape
+from straggler.running.landscape import compute_landscape
 from straggler.sweeps.grid import Cell
 
 FILE = "landscapes.parquet"
@@ -67,7 +67,9 @@ def keep_surface(
     """Its points beside those of the other surfaces; a run that left no path to draw is said."""
     jobs, data, report, progress = how
     try:
-        seen = landscape(records, GRID, SAMPLES, jobs=jobs, data=data, report=report, progress=progress)
+        seen = compute_landscape(
+            records, GRID, SAMPLES, jobs=jobs, data=data, report=report, progress=progress
+        )
     except InputError as error:
         report(f"{protocol}, {view}: {error}")
         return
