@@ -4,46 +4,46 @@ BIN := .venv/bin
 
 .PHONY: help install run test test-fast lint chaos browser bench baseline methods findings clean
 
-help:  ## what there is
+help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-install: .venv/installed  ## make .venv with the command line at .venv/bin/straggler
+install: .venv/installed  ## create .venv, with the command line at .venv/bin/straggler
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-run: install  ## eight workers, one slow: synchronous against asynchronous, in one to two minutes
+run: install  ## compare synchronous and asynchronous SGD with one slow worker (one to two minutes)
 	$(BIN)/python examples/one_slow_worker.py
 
-lint: install  ## style and types
+lint: install  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-browser:  ## Chromium for the tests that open pages, from Debian if it is missing
+browser:  ## install Chromium for the browser tests if it is missing (Debian and Ubuntu)
 	.ci/browser
 
-test: lint browser  ## lint, types and all tests but the longest
+test: lint browser  ## check style and types, run all tests except `make chaos`
 	$(BIN)/pytest -n 2 --dist worksteal -m "not chaos"
 
-chaos: install  ## the longest tests: workers killed and stopped under more methods, on more networks
+chaos: install  ## run the longest tests: kill and stop workers under more methods and networks
 	$(BIN)/pytest -n 2 --dist worksteal -m chaos
 
-test-fast: install  ## the tests that take less than a minute together
+test-fast: install  ## run the tests that are not marked slow
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
-bench: install  ## speed as ratios; run it on a quiet machine
+bench: install  ## measure speed as ratios (on a quiet machine)
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/arrivals.py
 	$(BIN)/python benchmarks/push_pull.py
 
-baseline: install  ## EPFL's six-epoch baselines beside ours
+baseline: install  ## compare with EPFL's six-epoch baselines, into docs/baselines.md
 	$(BIN)/python examples/epfl_baseline.py --into docs/baselines.md
 
 STALE := nag-asgd dc-asgd sa ga dana dana-ga
-methods: install  ## error against the number of workers, eight methods, three seeds (hours)
+methods: install  ## measure error against the number of workers, into docs/methods.md (hours)
 	$(BIN)/python examples/methods_study.py --into docs/methods.md
 	$(BIN)/python examples/methods_study.py --lr 0.01 --results results/methods-lr-0.01 --into docs/methods.md
 	$(BIN)/python examples/methods_study.py --lr 0.002 --methods $(STALE) --results results/methods-lr-0.002
@@ -55,8 +55,8 @@ methods: install  ## error against the number of workers, eight methods, three s
 	$(BIN)/python examples/methods_study.py --model asu-fashion --methods nag-asgd sa ga dana dana-ga --workers 8 \
 	  --results results/methods-batchnorm --into docs/methods.md
 
-findings: install  ## the three studies' tables, figures and verdicts from their committed summaries
+findings: install  ## redraw the studies' tables, figures and verdicts from their committed summaries
 	for study in epfl asu gap-aware; do $(BIN)/straggler study $$study --draw --into docs/findings.md || exit 1; done
 
-clean:  ## remove what was built (records in runs/ stay)
+clean:  ## remove the environment and caches, keep the records in runs/
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,129 @@
+"""Reports in a browser without a network: the surface of a cached landscape, and studies."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import plotly.graph_objects as go
+import polars as pl
+import pytest
+from playwright.sync_api import Browser, expect
+from web_browser import PATIENCE, Visitor, drawn, headless
+
+from straggler.analysis.claims import Verdict
+from straggler.experiment import Experiment
+from straggler.running.landscape import compute_landscape
+from straggler.web.figure import Figure
+from straggler.web.report import render_html_report
+from straggler.web.run_facts import RunFacts
+from straggler.web.study_page import StudyPage
+from straggler.web.trajectory import trajectory
+
+RESULTS = Path(__file__).parents[2] / "results"
+TINY: dict[str, Any] = {"dataset": "digits", "model": "linear", "workers": 3, "updates": 30, "snapshots": 6}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[Path]:
+    """Two runs, without a landscape."""
+    out = tmp_path / "runs"
+    return [Experiment(**TINY, lr=lr).run(out, jobs=1).path for lr in (0.05, 0.2)]
+
+
+def survey(*runs: Path, grid: int = 4) -> Path:
+    """Keep a landscape of these runs; its file."""
+    before = set(runs[0].parent.glob("landscapes/*"))
+    compute_landscape({run.name: RunFacts(run).record for run in runs}, grid=grid, samples=50, jobs=1)
+    return (set(runs[0].parent.glob("landscapes/*")) - before).pop()
+
+
+def picture(*runs: Path) -> tuple[Figure, list[str]]:
+    """The figure and what it complains of."""
+    facts = {run.name: RunFacts(run) for run in runs}
+    figure = trajectory(facts)
+    assert figure is not None
+    go.Figure({"data": figure.data, "layout": figure.layout})  # refuses what plotly does not know
+    return figure, [line for run in facts.values() for line in run.trouble]
+
+
+def kinds(figure: Figure) -> list[str]:
+    return [trace["type"] for trace in figure.data]
+
+
+@pytest.mark.slow
+def test_a_surface_belongs_to_just_its_runs_in_any_order(pair: list[Path]) -> None:
+    first, second = pair
+    figure, _ = picture(first, second)
+    assert kinds(figure) == ["scatter3d"] * 2
+    assert f"straggler landscape {first.name} {second.name}" in figure.note
+    points = pl.read_parquet(survey(second, first))
+    for order in (pair, pair[::-1]):
+        figure, trouble = picture(*order)
+        assert kinds(figure) == ["surface", "scatter3d", "scatter3d"] and trouble == []
+        assert [trace["name"] for trace in figure.data[1:]] == [run.name for run in order]
+    grid = points.filter(kind="grid").sort("b", "a")["loss"].log10().to_list()
+    assert [height for row in figure.data[0]["z"] for height in row] == pytest.approx(grid, rel=1e-5)
+    assert "50 test samples" in figure.note and "% of the variance" in str(figure.layout["scene"]["xaxis"])
+    assert kinds(picture(first)[0]) == ["scatter3d"]
+    survey(first)
+    assert kinds(picture(first)[0]) == ["surface", "scatter3d"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["nonsense", "other columns", "other points", "unfinished", "infinite"])
+def test_a_bad_grid_leaves_the_paths(pair: list[Path], damage: str) -> None:
+    file = survey(pair[0])
+    whole = pl.read_parquet(file)
+    changed = {
+        "other columns": whole.rename({"loss": "gain"}),
+        "other points": whole[:-3],
+        "unfinished": whole.with_columns(loss=pl.lit(None, dtype=pl.Float64)),
+        "infinite": whole.with_columns(loss=pl.lit(float("inf"))),
+    }
+    if damage == "nonsense":
+        file.write_bytes(b"\x00nonsense")
+    else:
+        changed[damage].write_parquet(file)
+    figure, trouble = picture(pair[0])
+    assert kinds(figure) == ["scatter3d"] and "straggler landscape" in figure.note
+    assert bool(trouble) == (damage != "unfinished")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with headless() as found:
+        yield found
+
+
+@pytest.mark.slow
+def test_a_surface_is_drawn_from_disk(browser: Browser, pair: list[Path], tmp_path: Path) -> None:
+    survey(*pair)
+    file = tmp_path / "report.html"
+    file.write_text(render_html_report([RunFacts(run) for run in pair]))
+    with Visitor(browser, offline=True) as page:
+        page.goto(file.as_uri())
+        figure = drawn(page, "trajectory")
+        assert figure.locator(".plot").evaluate("plot => plot.data[0].type") == "surface"
+        assert len(set(figure.locator("canvas").first.screenshot())) > 10  # not one colour
+
+
+@pytest.mark.slow
+def test_a_study_is_shown_beside_its_source(browser: Browser, tmp_path: Path) -> None:
+    folder = shutil.copytree(RESULTS / "epfl", tmp_path / "epfl")
+    file = tmp_path / "study.html"
+    file.write_text(render_html_report([], [StudyPage(folder)]))
+    with Visitor(browser, offline=True) as page:
+        page.goto(file.as_uri())
+        document = page.get_by_role("article")
+        claims = document.locator("table", has_text="verdict")
+        expect(claims).to_be_visible(timeout=PATIENCE)
+        verdicts = claims.locator("tbody tr td:nth-child(2)").all_inner_texts()
+        assert "replicated" in verdicts
+        assert set(verdicts) <= set(get_args(Verdict))
+        table = document.locator("h3", has_text="II").first.locator("xpath=following-sibling::table[1]")
+        expect(table).to_be_visible()
+        protocols = table.locator("tbody tr td:nth-child(2)").all_inner_texts()
+        assert {"as coded", "source"} <= set(protocols)
+        broken = "() => [...document.images].filter((one) => !one.naturalWidth).length"
+        assert page.locator("img").count() > 0 and page.evaluate(broken) == 0
