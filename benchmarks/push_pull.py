@@ -33,8 +33,8 @@ from straggler.engines.processes import ProcessEngine
 from straggler.engines.ray import RayEngine, join
 from straggler.engines.real_time import RealTimeEngine
 from straggler.experiment import Experiment
-from straggler.problems.quadratic import Nothing
-from straggler.problems.supervised import one_thread
+from straggler.problems.quadratic import NullProblem
+from straggler.problems.supervised import use_one_thread
 from straggler.timing import Durations
 
 console = Console()
@@ -51,7 +51,7 @@ class Ours:
     """One of our engines, up and warm; asked again, it goes on."""
 
     def __init__(self, kind: str, size: int) -> None:
-        problem = Nothing(size)
+        problem = NullProblem(size)
         self.engine: Any = ENGINES[kind](problem, no_delay(), WORKERS)
         self.server = Experiment(workers=WORKERS, lr=1e-6, momentum=0).server(problem)
         self(8)  # memory that is touched for the first time costs more than the copy
@@ -270,7 +270,7 @@ def main() -> None:
         "torch.distributed.rpc": 4_000,
         "plain Ray actor": 600,
     }
-    with one_thread():
+    with use_one_thread():
         push_pulls(61_706, {name: count // part for name, count in small.items()}, arguments.rounds)
         push_pulls(25_000_000, dict.fromkeys(small, max(4, 20 // part)), arguments.rounds)
         training(600 // part, arguments.rounds)

@@ -27,8 +27,8 @@ from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool, on_cores
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.problems.quadratic import Nothing
-from straggler.problems.supervised import Supervised, one_thread
+from straggler.problems.quadratic import NullProblem
+from straggler.problems.supervised import SupervisedProblem, use_one_thread
 from straggler.timing import Durations
 
 console = Console()
@@ -43,7 +43,7 @@ def lenet(**settings: object) -> Experiment:
 def bare_loop(workers: int, gradients: int) -> float:
     """Seconds of a plain torch loop on the batches of a simulation with so many workers."""
     problem = lenet(workers=workers).problem()
-    assert isinstance(problem, Supervised)
+    assert isinstance(problem, SupervisedProblem)
     module = problem.model()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.005, momentum=0.9)
     started = time.perf_counter()
@@ -125,7 +125,7 @@ def arrivals_per_second(arrivals: int) -> None:
     first = 0.0
     for workers in (10, 1_000, 10_000):
         experiment = Experiment(dataset="quadratic", workers=workers, compute="exponential(mean=1)")
-        problem = Nothing()
+        problem = NullProblem()
         simulator = Simulator(GradientComputer(problem), Durations(experiment.compute, [], workers, 0))
         server = experiment.server(problem)
         started = time.perf_counter()
@@ -159,7 +159,7 @@ def peak(workers: int) -> None:
         Path("/proc/self/clear_refs").write_text("5")
         before.append(resident("VmRSS"))
 
-    with one_thread():
+    with use_one_thread():
         simulated(lenet(workers=workers), 2 * workers, jobs=1, ready=forget_the_peak)
     print(resident("VmHWM") - before[0])
 
@@ -221,7 +221,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.peak:
         return peak(arguments.peak)
-    with one_thread():
+    with use_one_thread():
         against_a_bare_loop(arguments.gradients, arguments.rounds)
         arrivals_per_second(200_000)
         memory(1_000)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from straggler.core import Arrival, Decision, Server
+from straggler.core import Arrival, Decision, Problem, Server
 from straggler.core.loop import train
 from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.problems.supervised import Problem, one_thread
+from straggler.problems.supervised import use_one_thread
 from straggler.timing import Durations
 
 
@@ -47,7 +47,7 @@ def run_story(watch: Callable[[Server], None] | None = None, **settings: Any) ->
         if watch is not None:
             watch(server)
 
-    with one_thread():
+    with use_one_thread():
         train(server, Simulator(GradientComputer(problem), durations), experiment.budget(problem), observe)
     return story
 

@@ -16,7 +16,7 @@ from straggler.experiment import Experiment
 from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS
 from straggler.problems.partitions import PARTITIONS
-from straggler.problems.quadratic import Quadratics
+from straggler.problems.quadratic import QuadraticData
 from straggler.timing import DELAYS
 
 ROOT = Path(__file__).parents[1]
@@ -25,9 +25,16 @@ PACKAGE = ROOT / "src" / "straggler"
 # A unit is a package or a module; the longest name that fits counts. Its modules may import each other, and
 # the modules of the rows above.
 LEVELS = [
-    {"config.registry", "core.randomness", "algorithms.references", "running.environment", "running.locks"},
+    {
+        "config.registry",
+        "config.fingerprints",
+        "core.randomness",
+        "algorithms.references",
+        "running.environment",
+        "running.locks",
+    },
     {"core"},
-    {"timing", "problems", "config.fingerprints", "record", "running.checkpoints"},
+    {"timing", "problems", "record", "running.checkpoints"},
     {"algorithms", "config.custom", "engines"},
     {"running.evaluation", "running.collapse", "timing.throughput"},
     {"config.settings", "timing.clusters"},
@@ -189,7 +196,7 @@ CATALOGUES: dict[str, Mapping[str, Any]] = {
     "delays": DELAYS,
     "partitions": PARTITIONS,
     "models": MODELS,
-    "datasets": DATASETS | {Quadratics.name: Quadratics},
+    "datasets": DATASETS | {QuadraticData.name: QuadraticData},
 }
 
 

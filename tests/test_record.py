@@ -155,7 +155,7 @@ def test_snapshots_go_from_the_first_model_to_the_last(budget: dict[str, Any], t
     record = experiment.run(tmp_path, jobs=1)
     snapshots, problem = record.snapshots(), experiment.problem()
     assert {len(column) for column in snapshots.values()} == {7}
-    assert torch.equal(snapshots["weights"][0], problem.initial()[0])
+    assert torch.equal(snapshots["weights"][0], problem.initial_model()[0])
     assert torch.equal(snapshots["weights"][-1], flat(record, problem.module))  # type: ignore[attr-defined]
     for column in ("updates", "seconds"):
         assert snapshots[column].tolist() == sorted(snapshots[column].tolist())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from straggler.problems.downloads.published import ARRAYS, Published
+from straggler.problems.downloads.published import ARRAYS, PublishedData
 
 IDX = [
     "train-images-idx3-ubyte",
@@ -24,7 +24,7 @@ TINY_ARRAYS = {
     "test-images": RANDOM.integers(0, 256, (10, 1, 5, 4), dtype=np.uint8),
     "test-labels": RANDOM.integers(0, 3, 10, dtype=np.uint8),
 }
-TINY = Published(
+TINY = PublishedData(
     name="tiny",
     classes=("a", "b", "c"),
     image=(1, 5, 4),

@@ -22,7 +22,6 @@ from straggler.algorithms.optimizers import OPTIMIZERS, LearningRate
 from straggler.algorithms.policies import POLICIES
 from straggler.config.custom import (
     CUSTOM_LOSS_REMARK,
-    CustomData,
     CustomModel,
     component_identity,
     custom_keys,
@@ -45,13 +44,14 @@ from straggler.config.settings import (
     remarks,
     with_shared_settings,
 )
-from straggler.core import Correction, Optimizer, Policy, Server
+from straggler.core import Correction, Optimizer, Policy, Problem, Server
 from straggler.core.loop import Budget
 from straggler.core.randomness import addressed_rng
-from straggler.problems.examples import ArrayExamples, Examples, Subset
+from straggler.problems.custom_data import CustomData
+from straggler.problems.examples import ArrayExamples, Examples, ExampleSubset
 from straggler.problems.partitions import PARTITIONS, Partition
-from straggler.problems.quadratic import Quadratic, Quadratics
-from straggler.problems.supervised import Loss, Problem, Supervised
+from straggler.problems.quadratic import QuadraticData, QuadraticProblem
+from straggler.problems.supervised import Loss, SupervisedProblem
 from straggler.record import Record, Recorder, existing
 from straggler.running.checkpointing import CheckpointInterval
 from straggler.running.checkpoints import newest
@@ -181,7 +181,7 @@ class Experiment(BaseModel):
         self.policy.check(self.workers)
         self.correction.check(self.policy, self.optimizer)
         check_real_time(self.engine, self.delay)
-        if isinstance(self.dataset, Quadratics):
+        if isinstance(self.dataset, QuadraticData):
             check_formula(self.dataset, self.model, self.partition, self.validation, self.loss)
         self._try_schedule(self.epochs or 1.0)
         Durations(self.compute, self.delay, self.workers, self.seed).try_some()
@@ -218,8 +218,8 @@ class Experiment(BaseModel):
         self, folder: Path | None = None, report: Callable[[str], None] = lambda line: None
     ) -> Problem:
         """Load the data, deal it to the workers, build the model."""
-        if isinstance(self.dataset, Quadratics):
-            return Quadratic(self.dataset, self.workers, self.batch_size, self.seed)
+        if isinstance(self.dataset, QuadraticData):
+            return QuadraticProblem(self.dataset, self.workers, self.batch_size, self.seed)
         train_set, test_set, classes, shape = self._examples(folder, report)
         if shape is None and not isinstance(self.model, CustomModel):
             raise ValueError(f"the inputs have several parts, {self.model} takes one; give a module for them")
@@ -231,8 +231,8 @@ class Experiment(BaseModel):
                 rule = f"of {len(order):,} samples it keeps {kept:,} apart; leave some on either side"
                 raise ValueError(f"validation={self.validation}: {rule}, for example validation=0.1")
             train_set, validation = (
-                Subset(train_set, np.sort(order[kept:])),
-                Subset(train_set, np.sort(order[:kept])),
+                ExampleSubset(train_set, np.sort(order[kept:])),
+                ExampleSubset(train_set, np.sort(order[:kept])),
             )
         parts = self.partition.split(train_set.labels, self.workers, addressed_rng(self.seed, "partition"))
         model = (
@@ -241,7 +241,7 @@ class Experiment(BaseModel):
             else partial(self.model.build, shape, len(classes))
         )
         more = {} if self.loss is None else {"loss": self.loss}
-        return Supervised(
+        return SupervisedProblem(
             model,
             train_set,
             test_set,
@@ -265,7 +265,7 @@ class Experiment(BaseModel):
         return seen, unseen, data.classes, data.shape
 
     def server(self, problem: Problem) -> Server:
-        x, buffers = problem.initial()
+        x, buffers = problem.initial_model()
         rate = LearningRate(self.lr, self.schedule, self.warmup, self.workers)
         pieces = self.policy, self.correction, self.optimizer
         server = Server(x, buffers, self.workers, *pieces, rate, problem.samples)
@@ -279,7 +279,7 @@ class Experiment(BaseModel):
         if self.gradients is not None:
             return Budget(shares=[-(-self.gradients // self.workers)] * self.workers)
         assert self.epochs is not None
-        batches = map(problem.batches, range(self.workers))
+        batches = map(problem.count_batches, range(self.workers))
         return Budget(shares=[math.ceil(round(self.epochs * each, 9)) for each in batches])
 
     def _engine(self) -> Callable[..., Any]:
@@ -315,7 +315,7 @@ class Experiment(BaseModel):
         try:
             problem = self.problem(data, report)
             server = self.server(problem)
-            if isinstance(problem, Supervised):
+            if isinstance(problem, SupervisedProblem):
                 problem.try_out()
         except ValueError as error:
             raise InputError(str(error)) from error

@@ -235,7 +235,7 @@ def test_synchronous_workers_do_not_wait_for_those_who_stopped() -> None:
         "method": "ssgd",
     }
     story = run_story(**choices, workers=3, epochs=2, stop="each", partition="label")
-    shares = [2 * story.problem.batches(worker) for worker in range(3)]
+    shares = [2 * story.problem.count_batches(worker) for worker in range(3)]
     assert len(set(shares)) > 1  # unequal, so that somebody stops first
     assert story.server.finished == shares
     assert story.server.k == max(shares)

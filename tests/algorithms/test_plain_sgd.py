@@ -10,7 +10,7 @@ from torch import nn
 from conftest import run_story
 from straggler.core.randomness import torch_seed
 from straggler.experiment import Experiment
-from straggler.problems.supervised import Supervised, one_thread
+from straggler.problems.supervised import SupervisedProblem, use_one_thread
 
 LENET: dict[str, Any] = {"dataset": "digits", "model": "lenet5", "lr": 0.05}
 OPTIMIZERS = {
@@ -27,7 +27,7 @@ OPTIMIZERS = {
 }
 
 
-def seeded_module(problem: Supervised) -> nn.Module:
+def seeded_module(problem: SupervisedProblem) -> nn.Module:
     """The module as anybody would build it from the same seed."""
     torch.manual_seed(torch_seed(problem.seed, "weights"))
     return problem.model()
@@ -37,7 +37,7 @@ def flat(module: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
 
-def plain_loop(problem: Supervised, make_optimizer: Any, batches: list[list[int]]) -> torch.Tensor:
+def plain_loop(problem: SupervisedProblem, make_optimizer: Any, batches: list[list[int]]) -> torch.Tensor:
     """What a textbook would write."""
     module = seeded_module(problem)
     optimizer = make_optimizer(module.parameters())
@@ -53,7 +53,7 @@ def plain_loop(problem: Supervised, make_optimizer: Any, batches: list[list[int]
 def test_one_asynchronous_worker_is_a_plain_torch_loop_bit_for_bit(name: str) -> None:
     make_optimizer, settings = OPTIMIZERS[name]
     story = run_story(**LENET, workers=1, updates=60, **settings)
-    with one_thread():
+    with use_one_thread():
         expected = plain_loop(story.problem, make_optimizer, [story.problem.batch(0, i) for i in range(60)])
     assert torch.equal(story.server.x, expected)
 
@@ -64,13 +64,13 @@ def test_one_worker_with_a_schedule_is_a_torch_loop_that_steps_it_after_each_epo
     schedule = {"schedule": "step(step_size=1, gamma=0.5)"}
     small = {"dataset": "mixture(samples=320)", "model": "linear", "lr": 0.05, "batch_size": 32}
     story = run_story(**small, workers=1, epochs=3, **settings, **schedule)
-    with one_thread():
+    with use_one_thread():
         module = seeded_module(story.problem)
         optimizer = make_optimizer(module.parameters())
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
         for epoch in range(3):
-            for i in range(story.problem.batches(0)):
-                batch = story.problem.batch(0, epoch * story.problem.batches(0) + i)
+            for i in range(story.problem.count_batches(0)):
+                batch = story.problem.batch(0, epoch * story.problem.count_batches(0) + i)
                 inputs, targets = story.problem.splits["train"].fetch(batch)
                 optimizer.zero_grad()
                 F.cross_entropy(module(inputs), targets).backward()
@@ -102,7 +102,7 @@ def test_synchronous_workers_are_one_process_with_all_their_batches(
     problem = story.problem
     assert {problem.batch_samples(w, i) for w in range(workers) for i in range(100)} == {20}
     union = [[n for w in range(workers) for n in problem.batch(w, i)] for i in range(100)]
-    with one_thread():
+    with use_one_thread():
         expected = plain_loop(
             problem, lambda p: torch.optim.SGD(p, lr=settings["lr"], momentum=settings["momentum"]), union
         )

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from conftest import run_story
 from straggler.algorithms.methods import METHODS
-from straggler.core import Arrival, Gradient, Server
+from straggler.core import Arrival, Gradient, Problem, Server
 from straggler.experiment import Experiment
-from straggler.problems.supervised import Problem
 
 QUADRATIC: dict[str, Any] = {
     "dataset": "quadratic(dimension=6, noise=0.1, spread=1)",
@@ -265,7 +264,7 @@ def test_gap_awareness_waits_for_a_learning_rate(method: str) -> None:
     slowly = {"schedule": "cyclic(base_lr=0, max_lr=0.1, step_size_up=2)", "gradients": 1200}
     story = run_story(dataset="quadratic", method=method, **slowly)
     assert torch.isfinite(story.server.x).all() and story.server.k == 1200
-    assert not torch.equal(story.server.x, story.problem.initial()[0])
+    assert not torch.equal(story.server.x, story.problem.initial_model()[0])
 
 
 def test_gap_awareness_divides_the_weight_decay_too() -> None:
@@ -481,7 +480,7 @@ def test_the_hybrid_server_does_not_wait_for_those_who_stopped(k: int, tolerance
     data = {"dataset": "mixture(samples=200, classes=5)", "model": "linear", "batch_size": 10, "lr": 0.01}
     policy = f"hybrid(num_workers_ps_update={k}, staleness_tolerance={tolerance})"
     story = run_story(**data, workers=3, epochs=2, stop="each", partition="label", policy=policy)
-    shares = [2 * story.problem.batches(worker) for worker in range(3)]
+    shares = [2 * story.problem.count_batches(worker) for worker in range(3)]
     assert len(set(shares)) > 1
     assert story.server.finished == shares
     assert story.server.in_flight == 0
@@ -511,7 +510,7 @@ def test_the_hybrid_server_goes_on_after_a_step_of_those_who_stopped() -> None:
     story = run_story(
         **data, workers=5, epochs=2, stop="each", partition="dirichlet(alpha=0.3)", policy=policy
     )
-    assert story.server.finished == [2 * story.problem.batches(worker) for worker in range(5)]
+    assert story.server.finished == [2 * story.problem.count_batches(worker) for worker in range(5)]
     assert story.server.in_flight == 0
 
 

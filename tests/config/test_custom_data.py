@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from straggler.config.registry import InputError
 from straggler.experiment import Experiment
-from straggler.problems.supervised import one_thread
+from straggler.problems.supervised import use_one_thread
 from straggler.running.replay import replay
 
 pytestmark = pytest.mark.timeout(60)
@@ -108,8 +108,8 @@ class MovingMean(nn.Module):
 
 def test_a_buffer_may_be_replaced(tmp_path: Path) -> None:
     problem = experiment(MovingMean()).problem()
-    x, buffers = problem.initial()
-    with one_thread():
+    x, buffers = problem.initial_model()
+    with use_one_thread():
         first = problem.gradient(x, buffers, 0, 0)
         problem.gradient(x, torch.full_like(buffers, 3.0), 1, 4)
         again = problem.gradient(x, buffers, 0, 0)
@@ -303,9 +303,11 @@ def test_trying_a_model_out_changes_nothing() -> None:
     data = (torch.randn(20, 3), torch.arange(20) % 2, torch.randn(4, 3), torch.arange(4) % 2)
     layers = [nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2)]
     problem: Any = Experiment(dataset=data, model=nn.Sequential(*layers), workers=2).problem()
-    before, state = problem.initial(), torch.get_rng_state()
+    before, state = problem.initial_model(), torch.get_rng_state()
     problem.try_out()
-    assert all(map(torch.equal, problem.initial(), before)) and torch.equal(torch.get_rng_state(), state)
+    assert all(map(torch.equal, problem.initial_model(), before)) and torch.equal(
+        torch.get_rng_state(), state
+    )
 
 
 def test_what_one_may_not_expect_is_said(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.processes import ProcessEngine
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.problems.supervised import one_thread
+from straggler.problems.supervised import use_one_thread
 from straggler.running.observer import weights_sha256
 from straggler.running.replay import replay
 from straggler.timing import Durations
@@ -70,7 +70,7 @@ def restless(seed: int, workers: int = 5, often: float = 0.2, **settings: Any) -
     durations = Durations(experiment.compute, [], workers, seed)
     server, seen = experiment.server(problem), []  # type: ignore[var-annotated]
     engine = Restless(Simulator(GradientComputer(problem), durations), workers, seed, often)
-    with one_thread():
+    with use_one_thread():
         train(
             server, engine, Budget(gradients=400), lambda *what: seen.append((*what, list(server.cancelled)))
         )
@@ -232,7 +232,7 @@ def test_the_momentum_of_the_departed_goes_with_them(method: str) -> None:
         durations = Durations(experiment.compute, experiment.delay, 2, 0)
         engine = Leaving(Simulator(GradientComputer(problem), durations), after=60) if leaving else None
         budget = Budget(gradients=2000) if leaving else Budget(shares=[60, 1000])
-        with one_thread():
+        with use_one_thread():
             train(
                 server, engine or Simulator(GradientComputer(problem), durations), budget, lambda *what: None
             )

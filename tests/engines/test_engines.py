@@ -19,7 +19,7 @@ from torch import nn
 
 from straggler import record as record_module
 from straggler.algorithms.methods import METHODS
-from straggler.core import Job, Server
+from straggler.core import Job, Problem, Server
 from straggler.core.loop import Budget
 from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool
 from straggler.engines.processes import ProcessEngine
@@ -27,7 +27,7 @@ from straggler.engines.ray import RayEngine
 from straggler.engines.real_time import RealTimeEngine, WorkerError
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.problems.supervised import Problem, one_thread
+from straggler.problems.supervised import use_one_thread
 from straggler.record import Record
 from straggler.running.replay import replay
 from straggler.timing import Constant, Durations
@@ -62,7 +62,7 @@ def real(request: pytest.FixtureRequest) -> str:
 def engine(request: pytest.FixtureRequest, problem: Problem) -> Iterator[Any]:
     if request.param == "ray":
         request.getfixturevalue("ray_here")
-    with one_thread():
+    with use_one_thread():
         made: Any = (
             Simulator(GradientComputer(problem), durations(0.2))
             if request.param == "simulator"
@@ -73,7 +73,7 @@ def engine(request: pytest.FixtureRequest, problem: Problem) -> Iterator[Any]:
 
 
 def job(problem: Problem, worker: int, index: int, launch: int) -> Job:
-    x, buffers = problem.initial()
+    x, buffers = problem.initial_model()
     return Job(worker, index, launch, 0, x, buffers)
 
 
@@ -113,16 +113,16 @@ def test_models_of_cancelled_jobs_are_let_go(problem: Problem) -> None:
         with closing(pool):
             made, seen = Simulator(pool, durations(1e9)), []
             for launch in range(4):
-                x = torch.zeros(problem.initial()[0].numel())
+                x = torch.zeros(problem.initial_model()[0].numel())
                 seen.append(weakref.ref(x))
-                made.submit(Job(0, 0, launch, 0, x, problem.initial()[1]))
+                made.submit(Job(0, 0, launch, 0, x, problem.initial_model()[1]))
                 del x
             assert [model() is not None for model in seen] == [False, False, False, True]
 
 
 def test_a_delay_is_waited_for_and_an_abandoned_one_is_not(problem: Problem, real: str) -> None:
     slow = Durations(Constant(seconds=0.01), [Constant(seconds=5, workers=(0,))], WORKERS, seed=0)
-    with one_thread():
+    with use_one_thread():
         engine: Any = ENGINES[real](problem, slow, WORKERS)
         try:
             engine.submit(job(problem, 0, 0, 0))

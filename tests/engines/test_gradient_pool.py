@@ -14,11 +14,12 @@ import torch
 from torch import nn
 
 from straggler.algorithms.methods import METHODS
+from straggler.core import Problem
 from straggler.engines.pool.fork_server import get_fork_server
 from straggler.engines.pool.gradient_pool import DEPTH, ComputeTask, GradientComputer, GradientPool
 from straggler.engines.pool.shared_memory import pack
 from straggler.experiment import Experiment
-from straggler.problems.supervised import Problem, one_thread
+from straggler.problems.supervised import use_one_thread
 from straggler.running.evaluation import Evaluation
 
 pytestmark = pytest.mark.slow  # real processes, many runs
@@ -91,8 +92,8 @@ def test_every_policy_gives_the_same_bits_on_two_jobs(
 
 def test_gradients_and_evaluations_of_the_pool_are_those_of_this_process() -> None:
     problem = Experiment(dataset="digits", model="cnn", workers=3).problem()
-    x, buffers = problem.initial()
-    with one_thread():
+    x, buffers = problem.initial_model()
+    with use_one_thread():
         pool, here = ready(GradientPool(problem, 2)), GradientComputer(problem)
         try:
             tasks = [ComputeTask(("gradient", w, i), x, buffers) for w in range(3) for i in range(4)]
@@ -120,8 +121,8 @@ def digits_pool(
 ) -> Iterator[tuple[GradientPool, GradientComputer, tuple[torch.Tensor, torch.Tensor]]]:
     """A pool that is up, this process to compare it with, and a model."""
     problem = Experiment(dataset="digits", workers=2).problem()
-    with one_thread(), closing(GradientPool(problem, jobs)) as pool:
-        yield ready(pool), GradientComputer(problem), problem.initial()
+    with use_one_thread(), closing(GradientPool(problem, jobs)) as pool:
+        yield ready(pool), GradientComputer(problem), problem.initial_model()
 
 
 def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
@@ -138,8 +139,8 @@ def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
 def test_one_that_joins_computes_too_while_it_waits_and_an_error_is_for_who_asks() -> None:
     problem = Experiment(dataset="digits", workers=2).problem()
     Awaited.started = 0
-    with one_thread(), closing(Awaited(problem, 1, joins=True)) as pool:
-        here, model = GradientComputer(problem), problem.initial()
+    with use_one_thread(), closing(Awaited(problem, 1, joins=True)) as pool:
+        here, model = GradientComputer(problem), problem.initial_model()
         tasks = [ComputeTask(("gradient", 0, i), *model) for i in range(20)]
         tasks[DEPTH] = ComputeTask(("gradient", 99, 0), *model)  # no such worker; it is tried here
         upcoming = iter_of(tasks)
@@ -171,7 +172,7 @@ def test_tasks_that_failed_make_room() -> None:
 
 def test_processes_that_keep_dying_end_the_run_with_advice() -> None:
     pool = GradientPool(Experiment(dataset="digits", model=Suicidal, workers=2).problem(), 2)
-    x, buffers = pool.problem.initial()
+    x, buffers = pool.problem.initial_model()
     try:
         ready(pool)
         with pytest.raises(RuntimeError, match=r"keep dying.*--jobs"):
@@ -199,7 +200,7 @@ class Clumsy(Suicidal):
 
 def test_an_exception_in_the_users_model_comes_back_with_its_traceback() -> None:
     pool = GradientPool(Experiment(dataset="digits", model=Clumsy, workers=2).problem(), 1)
-    x, buffers = pool.problem.initial()
+    x, buffers = pool.problem.initial_model()
     try:
         ready(pool)
         with pytest.raises(RuntimeError, match=r"(?s)in forward.*I lost my weights"):

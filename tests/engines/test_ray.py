@@ -24,7 +24,7 @@ from straggler.engines import ray as ray_cluster
 from straggler.engines.pool.tensor_pickle import flatten, restore
 from straggler.engines.ray import RayEngine, check_room, join
 from straggler.experiment import Experiment
-from straggler.problems.supervised import one_thread
+from straggler.problems.supervised import use_one_thread
 from straggler.running.replay import replay
 from straggler.timing import Constant, Durations
 
@@ -117,11 +117,11 @@ def test_a_large_model_is_put_once_and_dropped_when_no_job_needs_it(
     ray_here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = Experiment(dataset="digits", model="mlp(hidden=[200])", workers=3).problem()
-    x = problem.initial()[0]
+    x = problem.initial_model()[0]
     assert x.nbytes > ray_cluster.ALONG
     puts: list[int] = []
     put = ray.put
-    with one_thread():
+    with use_one_thread():
         engine = RayEngine(problem, Durations(Constant(seconds=1), [], 3, seed=0), 3)
         monkeypatch.setattr(ray, "put", lambda value: puts.append(1) or put(value))
         try:

@@ -9,9 +9,10 @@ import pytest
 from PIL import Image
 
 from straggler.config.registry import parse_entry
-from straggler.problems.datasets import DATASETS, Cifar10, status
-from straggler.problems.downloads.cache import inspect, obtain
-from straggler.problems.downloads.published import CIFAR10, FASHION_MNIST, MNIST, DataError
+from straggler.problems.datasets import DATASETS, Cifar10, list_statuses
+from straggler.problems.downloads.cache import inspect_cache, load_published
+from straggler.problems.downloads.published import CIFAR10, FASHION_MNIST, MNIST
+from straggler.problems.downloads.sources import DataError
 from tiny_data import flip, leftovers, truncate
 
 
@@ -79,7 +80,7 @@ def test_a_senseless_mixture_is_refused(text):
 
 
 def test_status_has_a_row_for_each_and_fetches_nothing(cache):
-    rows = {row.name: row for row in status()}
+    rows = {row.name: row for row in list_statuses()}
     assert set(rows) == {"fashion-mnist", "mnist", "cifar10", "digits", "mixture"}
     assert not rows["mnist"].present
     assert not rows["mnist"].checksum_ok
@@ -124,7 +125,7 @@ def test_an_empty_cache_is_filled_from_a_source(cache, name):
         DATASETS[name]().load()
     except DataError as error:
         pytest.skip(f"no source answers here: {error}")
-    assert inspect(DATASETS[name].published).checksum_ok
+    assert inspect_cache(DATASETS[name].published).checksum_ok
     assert leftovers(cache) == [name]
 
 
@@ -148,12 +149,12 @@ def test_cifar10_as_published_in_binary_and_which_file_is_damaged(cifar, cache, 
     assert first == "5dd7e06a14cb22eb9f671a540d1b7c25"
     flip(tmp_path / "data_batch_3.bin")
     with pytest.raises(DataError, match=r"data_batch_3\.bin is damaged"):
-        obtain(CIFAR10, [], tmp_path)
+        load_published(CIFAR10, [], tmp_path)
     flip(tmp_path / "data_batch_3.bin")
-    assert np.array_equal(obtain(CIFAR10, [], tmp_path)["test-images"], cifar.test_inputs)
+    assert np.array_equal(load_published(CIFAR10, [], tmp_path)["test-images"], cifar.test_inputs)
     truncate(tmp_path / "data_batch_5.bin")
     with pytest.raises(DataError, match=r"data_batch_5\.bin has 30729993 bytes"):
-        obtain(replace(CIFAR10, name="another"), [], tmp_path)
+        load_published(replace(CIFAR10, name="another"), [], tmp_path)
 
 
 @pytest.mark.slow
@@ -166,9 +167,9 @@ def test_cifar10_as_pictures(cifar, cache, tmp_path):
     whole = (tmp_path / "data_batch_1.png").read_bytes()
     (tmp_path / "data_batch_1.png").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"data_batch_1\.png is truncated"):
-        obtain(CIFAR10, [], tmp_path)
+        load_published(CIFAR10, [], tmp_path)
     (tmp_path / "data_batch_1.png").write_bytes(whole)
-    assert np.array_equal(obtain(CIFAR10, [], tmp_path)["train-images"], cifar.inputs)
+    assert np.array_equal(load_published(CIFAR10, [], tmp_path)["train-images"], cifar.inputs)
 
 
 @pytest.mark.slow

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from straggler.problems.downloads.cache import cache_folder, inspect, obtain
-from straggler.problems.downloads.published import ARRAYS, DataError
+from straggler.problems.downloads.cache import cache_folder, inspect_cache, load_published
+from straggler.problems.downloads.published import ARRAYS
+from straggler.problems.downloads.sources import DataError
 from tiny_data import TINY, Fake, Wrong, empty, flip, leftovers, same, truncate, write_idx
 
 
@@ -26,17 +27,17 @@ def test_a_named_folder_with_idx_files_is_read_and_cached(cache, tmp_path, end, 
     compress = gzip.compress if end else bytes
     folder = tmp_path / "mine"
     write_idx(folder / inside, spell=lambda name: name.replace("-idx", dot) + end, compress=compress)
-    arrays = obtain(TINY, [], folder)
+    arrays = load_published(TINY, [], folder)
     assert same(arrays)
     assert all(isinstance(array, np.memmap) for array in arrays.values())
-    assert same(obtain(TINY, [])), "the second time it must come from the cache"
-    assert inspect(TINY).source == f"folder {folder}"
+    assert same(load_published(TINY, [])), "the second time it must come from the cache"
+    assert inspect_cache(TINY).source == f"folder {folder}"
 
 
 def test_the_cached_files_are_themselves_a_folder_to_name(cache, tmp_path, monkeypatch):
-    obtain(TINY, [Fake()])
+    load_published(TINY, [Fake()])
     monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "other"))
-    assert same(obtain(TINY, [], cache))
+    assert same(load_published(TINY, [], cache))
 
 
 @pytest.mark.parametrize("damage", [truncate, flip, empty])
@@ -48,7 +49,7 @@ def test_a_damaged_file_in_the_named_folder_is_an_error_and_no_other_source_is_u
     folder = write_idx(tmp_path / "mine", spell=lambda name: name + end, compress=compress)
     damage(folder / f"t10k-images-idx3-ubyte{end}")
     with pytest.raises(DataError, match=r"t10k-images-idx3-ubyte.*(truncated|damaged|IDX).*leave out --data"):
-        obtain(TINY, [Fake()], folder)
+        load_published(TINY, [Fake()], folder)
     assert leftovers(cache) == []
 
 
@@ -56,35 +57,35 @@ def test_a_missing_file_in_the_named_folder_is_an_error(cache, tmp_path):
     folder = write_idx(tmp_path / "mine", compress=bytes)
     (folder / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match="lacks train-labels-idx1-ubyte"):
-        obtain(TINY, [Fake()], folder)
+        load_published(TINY, [Fake()], folder)
 
 
 def test_a_named_folder_without_the_data_is_reported_and_the_next_source_tried(cache, tmp_path):
     said = []
-    assert same(obtain(TINY, [Fake()], tmp_path, said.append))
+    assert same(load_published(TINY, [Fake()], tmp_path, said.append))
     assert any("no files of tiny" in line for line in said)
 
 
 def test_a_named_folder_that_does_not_exist_is_an_error_even_when_cached(cache, tmp_path):
-    obtain(TINY, [Fake()])
+    load_published(TINY, [Fake()])
     with pytest.raises(DataError, match=r"nowhere is not a folder.*--data"):
-        obtain(TINY, [Fake()], tmp_path / "nowhere")
+        load_published(TINY, [Fake()], tmp_path / "nowhere")
 
 
 def test_sources_are_tried_in_order_and_each_failure_is_said(cache):
     said = []
-    arrays = obtain(
+    arrays = load_published(
         TINY, [Fake("one", DataError("no route")), Wrong("two"), Fake("three")], None, said.append
     )
     assert same(arrays)
-    assert inspect(TINY).source == "three"
+    assert inspect_cache(TINY).source == "three"
     assert any(line == "one: no route" for line in said)
     assert any(line.startswith("two: ") and "SHA-256" in line for line in said)
 
 
 def test_when_all_fail_the_error_names_each_source_its_reason_and_the_folder_option(cache):
     with pytest.raises(DataError) as caught:
-        obtain(TINY, [Fake("one", DataError("no route")), Wrong("two")])
+        load_published(TINY, [Fake("one", DataError("no route")), Wrong("two")])
     message = str(caught.value)
     for part in ("cache", "one: no route", "two: ", "--data DIR", "STRAGGLER_DATA"):
         assert part in message
@@ -94,35 +95,35 @@ def test_when_all_fail_the_error_names_each_source_its_reason_and_the_folder_opt
 @pytest.mark.parametrize("damage", [truncate, flip, empty, Path.unlink])
 @pytest.mark.parametrize("array", ARRAYS)
 def test_a_damaged_cache_is_noticed_said_and_fetched_again(cache, damage, array):
-    obtain(TINY, [Fake()])
+    load_published(TINY, [Fake()])
     damage(cache / "tiny" / f"{array}.npy")
-    assert not inspect(TINY).checksum_ok
+    assert not inspect_cache(TINY).checksum_ok
     said = []
-    assert same(obtain(TINY, [Fake("again")], None, said.append))
+    assert same(load_published(TINY, [Fake("again")], None, said.append))
     assert any(f"{array}.npy" in line and "again" in line for line in said)
-    assert inspect(TINY).checksum_ok
+    assert inspect_cache(TINY).checksum_ok
     assert leftovers(cache) == ["tiny"]
 
 
 def test_a_damaged_cache_that_cannot_be_fetched_again_is_an_error_and_stays_for_inspection(cache):
-    obtain(TINY, [Fake()])
+    load_published(TINY, [Fake()])
     flip(cache / "tiny" / "test-labels.npy")
     with pytest.raises(DataError, match=r"test-labels.npy is damaged"):
-        obtain(TINY, [Fake("one", DataError("no route"))])
+        load_published(TINY, [Fake("one", DataError("no route"))])
     assert leftovers(cache) == ["tiny"]
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), RuntimeError("bug")])
 def test_an_interruption_leaves_nothing(cache, failure):
     with pytest.raises(type(failure)):
-        obtain(TINY, [Fake(failure=failure)])
+        load_published(TINY, [Fake(failure=failure)])
     assert leftovers(cache) == []
-    assert same(obtain(TINY, [Fake()])), "the lock must be free again"
+    assert same(load_published(TINY, [Fake()])), "the lock must be free again"
 
 
 def test_what_a_killed_process_left_is_cleared_away(cache):
     (cache / ".tiny-abc.partial").mkdir(parents=True)
-    obtain(TINY, [Fake()])
+    load_published(TINY, [Fake()])
     assert leftovers(cache) == ["tiny"]
 
 
@@ -133,7 +134,7 @@ def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing(cache, monkeypa
 
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(DataError, match=r"No space left.*STRAGGLER_CACHE"):
-        obtain(TINY, [Fake()])
+        load_published(TINY, [Fake()])
     assert leftovers(cache) == []
 
 
@@ -141,11 +142,11 @@ def test_a_cache_that_cannot_be_made_is_an_error_with_a_remedy(tmp_path, monkeyp
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(DataError, match="STRAGGLER_CACHE"):
-        obtain(TINY, [Fake()])
+        load_published(TINY, [Fake()])
 
 
 def fetch_in_another_process(calls, answers):
-    answers.put(same(obtain(TINY, [Fake(calls=calls, seconds=0.5)])))
+    answers.put(same(load_published(TINY, [Fake(calls=calls, seconds=0.5)])))
 
 
 def test_two_processes_at_once_fetch_once(cache, tmp_path):
@@ -173,10 +174,10 @@ def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
 
 
 def test_status_tells_a_damaged_cache(cache):
-    obtain(TINY, [Fake()])
-    assert inspect(TINY).checksum_ok
+    load_published(TINY, [Fake()])
+    assert inspect_cache(TINY).checksum_ok
     flip(cache / "tiny" / "train-images.npy")
-    row = inspect(TINY)
+    row = inspect_cache(TINY)
     assert row.present
     assert not row.checksum_ok
     assert "train-images.npy" in row.problem

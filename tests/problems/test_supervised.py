@@ -16,21 +16,21 @@ from conftest import run_story
 from straggler.core.randomness import addressed_rng
 from straggler.experiment import Experiment
 from straggler.problems.examples import ArrayExamples, DatasetExamples, crop_and_flip
-from straggler.problems.quadratic import Quadratic
-from straggler.problems.supervised import Supervised, one_thread
+from straggler.problems.quadratic import QuadraticProblem
+from straggler.problems.supervised import SupervisedProblem, use_one_thread
 
 
-def problem_of(**settings: Any) -> Supervised:
+def problem_of(**settings: Any) -> SupervisedProblem:
     problem = Experiment(**{"dataset": "digits", "workers": 3} | settings).problem()
-    assert isinstance(problem, Supervised)
+    assert isinstance(problem, SupervisedProblem)
     return problem
 
 
 @pytest.mark.parametrize("model", ["lenet5", "cnn", "asu-fashion", "mlp", "linear"])
 def test_a_gradient_is_a_pure_function_of_its_address(model: str) -> None:
     problem = problem_of(model=model)
-    x, buffers = problem.initial()
-    with one_thread():
+    x, buffers = problem.initial_model()
+    with use_one_thread():
         first = problem.gradient(x, buffers, 1, 5)
         problem.gradient(x * 2, buffers, 0, 3)
         problem.evaluate(x * 3, buffers, "test", 0)
@@ -41,7 +41,7 @@ def test_a_gradient_is_a_pure_function_of_its_address(model: str) -> None:
     assert torch.equal(first.buffers, again.buffers)
     assert first.loss == again.loss
     assert not torch.equal(first.vector, other.vector)
-    assert torch.equal(x, problem.initial()[0])
+    assert torch.equal(x, problem.initial_model()[0])
 
 
 def test_nobody_holds_a_problem_that_is_done() -> None:
@@ -61,7 +61,7 @@ def test_a_gradient_is_the_slope_of_the_loss() -> None:
         dataset=(inputs, labels, inputs, labels),
         model=lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double(),
     )
-    x, buffers = problem.initial()
+    x, buffers = problem.initial_model()
     gradient = problem.gradient(x, buffers, 0, 0).vector
     direction = torch.randn_like(x)
     ahead, behind = (problem.gradient(x + s * 1e-6 * direction, buffers, 0, 0).loss for s in (1, -1))
@@ -70,7 +70,7 @@ def test_a_gradient_is_the_slope_of_the_loss() -> None:
 
 def test_batches_of_a_pass_cover_the_workers_data_once_and_passes_differ() -> None:
     problem = problem_of(batch_size=32)
-    passes = problem.batches(1)
+    passes = problem.count_batches(1)
     first = np.concatenate([problem.batch(1, i) for i in range(passes)])
     second = np.concatenate([problem.batch(1, passes + i) for i in range(passes)])
     assert sorted(first) == sorted(second) == sorted(problem.parts[1])
@@ -98,8 +98,8 @@ def test_scores_are_those_of_scikit_learn(tmp_path: Any) -> None:
 
 def test_evaluation_uses_the_trained_buffers_and_leaves_dropout_on() -> None:
     problem = problem_of(model="asu-fashion")
-    x, buffers = problem.initial()
-    with one_thread():
+    x, buffers = problem.initial_model()
+    with use_one_thread():
         trained = problem.gradient(x, buffers, 0, 0).buffers
         assert not torch.equal(trained, buffers)
         assert problem.evaluate(x, buffers, "test", 0).loss != problem.evaluate(x, trained, "test", 0).loss
@@ -125,7 +125,7 @@ def test_a_dataset_gives_the_gradients_of_its_tensors() -> None:
     x, y = torch.randn(60, 4), torch.randint(0, 3, (60,))
     tensors = problem_of(dataset=(x, y, x, y), model="linear", workers=2)
     wrapped = problem_of(dataset=(TensorDataset(x, y), TensorDataset(x, y)), model="linear", workers=2)
-    start, buffers = tensors.initial()
+    start, buffers = tensors.initial_model()
     assert tensors.classes == wrapped.classes == ("0", "1", "2")
     assert torch.equal(
         tensors.gradient(start, buffers, 0, 0).vector, wrapped.gradient(start, buffers, 0, 0).vector
@@ -194,8 +194,8 @@ def test_quadratics_have_the_gradient_and_noise_they_claim() -> None:
     problem = Experiment(
         dataset="quadratic(dimension=5, condition=100, noise=0.3, spread=1)", workers=2
     ).problem()
-    assert isinstance(problem, Quadratic)
-    x, buffers = problem.initial()
+    assert isinstance(problem, QuadraticProblem)
+    x, buffers = problem.initial_model()
     assert problem.curvature[0] / problem.curvature[-1] == pytest.approx(100)
     noisy = torch.stack([problem.gradient(x, buffers, 1, i).vector for i in range(2000)])
     exact = problem.curvature * (x - problem.minima[1])

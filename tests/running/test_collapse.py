@@ -10,7 +10,7 @@ from test_resume import PowerCut, run_through_power_cuts
 from torch import nn
 
 from straggler.experiment import Experiment
-from straggler.problems.supervised import Supervised
+from straggler.problems.supervised import SupervisedProblem
 from straggler.running.observer import Observer
 
 pytestmark = pytest.mark.timeout(60)
@@ -84,13 +84,13 @@ def test_a_network_that_learns_runs_to_the_end(model: Any, tmp_path: Path) -> No
 
 def test_a_network_that_wakes_up_in_time_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four looks in vain are not five."""
-    evaluate, looks = Supervised.evaluate, iter([False] * 4 + [True] + [False] * 4 + [True] * 100)
+    evaluate, looks = SupervisedProblem.evaluate, iter([False] * 4 + [True] + [False] * 4 + [True] * 100)
 
-    def asleep(self: Supervised, x: Any, buffers: Any, split: Any, chunk: int) -> Any:
+    def asleep(self: SupervisedProblem, x: Any, buffers: Any, split: Any, chunk: int) -> Any:
         found = evaluate(self, x, buffers, split, chunk)
         return type(found)(found.loss, found.samples, found.predictions, next(looks))
 
-    monkeypatch.setattr(Supervised, "evaluate", asleep)
+    monkeypatch.setattr(SupervisedProblem, "evaluate", asleep)
     assert digits("mlp(hidden=[8])").run(tmp_path, jobs=1).summary["status"] == "finished"
 
 

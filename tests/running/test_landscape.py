@@ -15,7 +15,7 @@ from straggler.cli import offered
 from straggler.config.registry import InputError
 from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool
 from straggler.experiment import Experiment
-from straggler.problems.supervised import one_thread
+from straggler.problems.supervised import use_one_thread
 from straggler.record import Record
 from straggler.running.landscape import Landscape, Plane, compute_landscape
 
@@ -140,12 +140,12 @@ def test_an_interrupted_grid_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_one_and_two_processes_give_the_same_bits() -> None:
     experiment = Experiment(dataset="digits", model="asu-fashion", workers=2)
     problem = experiment.problem()
-    x, buffers = problem.initial()
+    x, buffers = problem.initial_model()
     models = [(x + 0.01 * i, buffers) for i in range(12)]
     pool = GradientPool(problem, 2)
     try:
         pool.wait_until_ready()
-        with one_thread():
+        with use_one_thread():
             alone = [
                 [c.loss for c in chunks]
                 for chunks in GradientComputer(problem).evaluate_each(models, "train")
@@ -153,7 +153,7 @@ def test_one_and_two_processes_give_the_same_bits() -> None:
             there = [[c.loss for c in chunks] for chunks in pool.evaluate_each(iter(models), "train")]
     finally:
         pool.close()
-    assert alone == there and len(alone) == 12 and len(alone[0]) == problem.chunks("train") > 1
+    assert alone == there and len(alone) == 12 and len(alone[0]) == problem.count_chunks("train") > 1
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from ray.cluster_utils import Cluster
 
 from straggler.cli.study import sweep
 from straggler.config.registry import InputError
-from straggler.problems.datasets import Digits, Images
-from straggler.problems.downloads.cache import obtain
+from straggler.problems.datasets import Digits, ImageDataSet
+from straggler.problems.downloads.cache import load_published
 from straggler.record import Record
 from straggler.sweeps import ray_pool as ray_fleet
 from straggler.sweeps.data_transfer import data_of, data_there
@@ -172,7 +172,7 @@ def test_a_record_arrives_whole_in_place_of_what_an_interrupted_run_left(tmp_pat
     assert [folder.name for folder in (tmp_path / "here").iterdir()] == [task.id]
 
 
-class TinyImages(Images):
+class TinyImages(ImageDataSet):
     """A published data set that is quick to fetch."""
 
     published, sources, mean, std = TINY_DATA, (Fake(),), (0.0,), (1.0,)
@@ -187,7 +187,7 @@ def test_a_data_set_travels_to_a_machine_that_lacks_it_and_stays_in_its_cache(
     monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "there"))
     named = data_there(TinyImages(), sent, tmp_path)
     assert named == tmp_path
-    assert same(obtain(TINY_DATA, [], named))
+    assert same(load_published(TINY_DATA, [], named))
     assert data_there(TinyImages(), sent, tmp_path) is None
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from straggler.cli.app import complain, misused, out
 from straggler.config.registry import InputError, explain_validation_error
 from straggler.experiment import Experiment
-from straggler.problems.downloads.published import DataError
+from straggler.problems.downloads.sources import DataError
 from straggler.record import RecordError
 from straggler.timing import DurationError
 

@@ -11,7 +11,7 @@ from straggler.cli import options
 from straggler.cli.app import err, find, out
 from straggler.config.listing import CATALOGUES, catalogue_table
 from straggler.config.registry import InputError, suggest_name
-from straggler.problems.datasets import DATASETS, status
+from straggler.problems.datasets import DATASETS, list_statuses
 from straggler.running.progress import ProgressBar
 
 
@@ -49,7 +49,7 @@ def data(
             row.source or "–",
             str(row.path) if row.present and row.path else "–",
         ]
-        for row in (status(names) if names else status())
+        for row in (list_statuses(names) if names else list_statuses())
     ]
     out.print(build_table("data sets", ["name", "here", "train + test", "size", "from", "in"], rows))
 

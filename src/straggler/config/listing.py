@@ -14,7 +14,7 @@ from straggler.config.registry import format_value
 from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS
 from straggler.problems.partitions import PARTITIONS
-from straggler.problems.quadratic import Quadratics
+from straggler.problems.quadratic import QuadraticData
 from straggler.timing import DELAYS
 
 CATALOGUES: dict[str, Mapping[str, Any]] = {
@@ -26,7 +26,7 @@ CATALOGUES: dict[str, Mapping[str, Any]] = {
     "delays": DELAYS,
     "partitions": PARTITIONS,
     "models": MODELS,
-    "datasets": DATASETS | {Quadratics.name: Quadratics},
+    "datasets": DATASETS | {QuadraticData.name: QuadraticData},
 }
 
 

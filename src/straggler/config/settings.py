@@ -8,13 +8,13 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
-from straggler.config.custom import CustomData, CustomModel, format_component
+from straggler.config.custom import CustomModel, format_component
 from straggler.config.registry import CatalogueEntry, InputError, build_entry, parse_entry
-from straggler.core import Optimizer, Server
+from straggler.core import Optimizer, Problem, Server
+from straggler.problems.custom_data import CustomData
 from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS
-from straggler.problems.quadratic import Quadratics
-from straggler.problems.supervised import Problem
+from straggler.problems.quadratic import QuadraticData
 from straggler.running.checkpoints import encode
 from straggler.timing import Law
 
@@ -37,7 +37,7 @@ def choice(
 
 def dataset_of(value: Any) -> Any:
     if isinstance(value, str | dict | CatalogueEntry):
-        return parse_entry(value, DATASETS | {Quadratics.name: Quadratics}, "data set")
+        return parse_entry(value, DATASETS | {QuadraticData.name: QuadraticData}, "data set")
     if isinstance(value, CustomData):
         return value
     return CustomData(value if isinstance(value, tuple | list) else (value,))
@@ -79,7 +79,7 @@ def check_memory(server: Server) -> None:
             raise ValueError(f"{piece}: {error}; {remedy}") from None
 
 
-def check_formula(dataset: Quadratics, model: Any, partition: Any, validation: float, loss: Any) -> None:
+def check_formula(dataset: QuadraticData, model: Any, partition: Any, validation: float, loss: Any) -> None:
     """What would change nothing is refused, unless it is as it would be anyway."""
     said = {"model": str(model), "partition": str(partition), "validation": validation, "loss": loss}
     for key, default in {"model": "lenet5", "partition": "iid", "validation": 0.0, "loss": None}.items():

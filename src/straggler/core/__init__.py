@@ -1,6 +1,15 @@
 """Messages, interfaces, server and loop."""
 
-from straggler.core.interfaces import Correction, Diverged, Engine, Optimizer, Policy
+from straggler.core.interfaces import (
+    Correction,
+    Diverged,
+    Engine,
+    EvaluationChunk,
+    Optimizer,
+    Policy,
+    Problem,
+    Split,
+)
 from straggler.core.messages import Arrival, Change, Decision, Gradient, Job
 from straggler.core.server import Server
 
@@ -11,9 +20,12 @@ __all__ = [
     "Decision",
     "Diverged",
     "Engine",
+    "EvaluationChunk",
     "Gradient",
     "Job",
     "Optimizer",
     "Policy",
+    "Problem",
     "Server",
+    "Split",
 ]

@@ -2,15 +2,58 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from straggler.config.registry import CatalogueEntry
-from straggler.core.messages import Arrival, Change, Job
+from straggler.core.messages import Arrival, Change, Gradient, Job
 
 if TYPE_CHECKING:
     from straggler.core.server import Server
+
+
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True)
+class EvaluationChunk:
+    """What one part of an evaluation found."""
+
+    loss: float  # summed over the samples
+    samples: int
+    predictions: NDArray[np.int64] | None = None  # None where there are no classes
+    varied: bool = True  # the outputs are not all the same
+
+
+class Problem(Protocol):
+    """What is minimised. Everything it answers is a function of the arguments and the seed."""
+
+    samples: int  # size of the training set: one epoch
+    classes: tuple[str, ...]  # empty where there are none
+
+    def initial_model(self) -> tuple[Tensor, Tensor]:
+        """The first model and its buffers."""
+
+    def batch_samples(self, worker: int, index: int) -> int:
+        """How many samples a worker's batch has."""
+
+    def count_batches(self, worker: int) -> int:
+        """How many batches one pass over a worker's own data has."""
+
+    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient: ...
+
+    def count_chunks(self, split: Split) -> int: ...
+
+    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> EvaluationChunk: ...
+
+    def labels(self, split: Split) -> NDArray[np.int64] | None: ...
+
+    def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """The model by name, as its owner would load it."""
 
 
 class Engine(Protocol):

@@ -20,7 +20,7 @@ class ProcessEngine(RealTimeEngine):
         self._children: dict[int, ChildProcess] = {}
         self._unsent: set[int] = set()  # workers that could not be sent their newest job
         self._memory: list[SharedMemory] = []  # the packed problem, then what it refers to
-        x, buffers = self.problem.initial()
+        x, buffers = self.problem.initial_model()
         self._layout = Layout(x.numel(), buffers.numel(), x.dtype)
         payload, shared = pack(self.problem)
         self._memory = [SharedMemory(len(payload)), *shared]

@@ -20,12 +20,11 @@ from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from straggler.config.registry import InputError
-from straggler.core import Arrival, Gradient
+from straggler.core import Arrival, Gradient, Problem
 from straggler.engines.pool.interrupts import interrupts_later
 from straggler.engines.pool.tensor_pickle import Bytes, flatten, restore
 from straggler.engines.ray_errors import check_reachable, wrong_address
 from straggler.engines.real_time import RealTimeEngine, Running, WorkerError
-from straggler.problems.supervised import Problem
 
 # Ray sends what is below 100 kB along with a call, and the rest through its object store. A vector in a few
 # small pieces is there twice as fast as through the store; beyond half a megabyte the store is faster.
@@ -47,7 +46,7 @@ class Worker:
         error = None
         try:
             self.problem: Problem = restore(*self.packed)
-            self.dtype = self.problem.initial()[0].dtype
+            self.dtype = self.problem.initial_model()[0].dtype
         except Exception:
             error = traceback.format_exc()
         return error, os.getpid(), str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
@@ -101,7 +100,7 @@ class RayEngine(RealTimeEngine):
 
     def _open(self, **where: Any) -> None:
         resources: dict[str, float] = {"CPU": 1.0, **(where.get("resources") or {})}
-        x, _ = self.problem.initial()
+        x, _ = self.problem.initial_model()
         self._dtype, self._by_store = x.dtype, x.nbytes > ALONG
         self._pieces = 1 if self._by_store else -(-x.nbytes // PIECE)
         self._seats: dict[int, ActorSlot] = {}

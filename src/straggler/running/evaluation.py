@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from straggler.core import EvaluationChunk, Split
 from straggler.engines.pool.gradient_pool import ComputeTask, GradientComputer
-from straggler.problems.supervised import Chunk, Split
 
 
 class Evaluation:
@@ -35,7 +35,7 @@ class Evaluation:
         return scores
 
     def _score(self, split: Split, tasks: list[ComputeTask]) -> dict[str, float]:
-        chunks: list[Chunk] = []
+        chunks: list[EvaluationChunk] = []
         for task in tasks:
             self.compute.ahead(self._next, urgent=True)
             chunks.append(self.compute.result(task))

@@ -19,11 +19,12 @@ from torch import Tensor
 
 from straggler.config.registry import InputError
 from straggler.config.settings import PIECES
+from straggler.core import Problem
 from straggler.core.randomness import addressed_rng
 from straggler.engines.pool.gradient_pool import on_cores
 from straggler.experiment import Experiment
-from straggler.problems.examples import Subset
-from straggler.problems.supervised import Problem, Supervised, one_thread
+from straggler.problems.examples import ExampleSubset
+from straggler.problems.supervised import SupervisedProblem, use_one_thread
 from straggler.record import Record, RecordError, read_table, write_parquet
 
 SAVE_SECONDS = 10.0  # what an interrupted grid may lose
@@ -227,10 +228,14 @@ def axes_of(shadows: Vectors, grid: int, margin: float) -> list[Vectors]:
 
 def part_of(problem: Problem, samples: int | None, seed: int) -> Problem:
     """The problem with only so many test samples, drawn once."""
-    if samples is not None and isinstance(problem, Supervised) and samples < len(problem.splits["test"]):
+    if (
+        samples is not None
+        and isinstance(problem, SupervisedProblem)
+        and samples < len(problem.splits["test"])
+    ):
         whole = problem.splits["test"]
         drawn = addressed_rng(seed, "landscape").permutation(len(whole))[:samples]
-        problem.splits["test"] = Subset(whole, np.sort(drawn))
+        problem.splits["test"] = ExampleSubset(whole, np.sort(drawn))
     return problem
 
 
@@ -249,7 +254,7 @@ def evaluate(
     missing = [place for place, loss in enumerate(losses) if loss is None]
     kept.parent.mkdir(parents=True, exist_ok=True)
     models = list(models_of(plane, tracks, points, missing[:1]))
-    with one_thread():
+    with use_one_thread():
         report(announcement(problem, models[0], len(missing), jobs))
         with closing(on_cores(problem, jobs)) as compute:
             saved = time.monotonic()
@@ -270,7 +275,7 @@ def announcement(problem: Problem, model: Model, points: int, jobs: int) -> str:
     """What it will cost, from one evaluation (the second: the first warms up)."""
     for _ in range(2):
         started = time.monotonic()
-        for chunk in range(problem.chunks("test")):
+        for chunk in range(problem.count_chunks("test")):
             problem.evaluate(*model, "test", chunk)
         each = time.monotonic() - started
     whole = points * each / jobs

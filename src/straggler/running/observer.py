@@ -13,10 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from straggler.core import Arrival, Change, Decision, Diverged, Job, Server
+from straggler.core import Arrival, Change, Decision, Diverged, Job, Server, Split
 from straggler.core.loop import Budget
 from straggler.engines.pool.gradient_pool import GradientComputer
-from straggler.problems.supervised import Split
 from straggler.record import Recorder
 from straggler.running.collapse import CollapseDetector
 from straggler.running.evaluation import Evaluation

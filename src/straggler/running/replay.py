@@ -10,7 +10,7 @@ from straggler.core.loop import train
 from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.replay import ReplayEngine
 from straggler.experiment import Experiment
-from straggler.problems.supervised import one_thread
+from straggler.problems.supervised import use_one_thread
 from straggler.record import Record
 from straggler.running.observer import weights_sha256
 
@@ -27,6 +27,6 @@ def replay(record: Record, experiment: Experiment | None = None, data: Path | No
     )
     budget = replace(experiment.budget(problem), seconds=max(arrivals["time"], default=0.0))
     server = experiment.server(problem)
-    with one_thread():
+    with use_one_thread():
         train(server, engine, budget, lambda *seen: None)
     return weights_sha256(server.x, server.buffers)

@@ -7,14 +7,14 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from straggler.core import Server
+from straggler.core import Problem, Server
 from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool, on_cores
 from straggler.engines.processes import ProcessEngine
 from straggler.engines.ray_errors import needing_ray
 from straggler.engines.real_time import WorkerError
 from straggler.engines.simulator import Simulator
-from straggler.problems.supervised import Problem, one_thread
+from straggler.problems.supervised import use_one_thread
 from straggler.record import Recorder
 from straggler.running.checkpointing import Checkpointer, CheckpointInterval, ResumableEngine
 from straggler.running.observer import Observer, ObserverSettings, weights_sha256
@@ -45,7 +45,7 @@ def run(
     resumed: dict[str, Any] | None = None,
 ) -> None:
     """Train, record it, and save it now and then."""
-    with one_thread():
+    with use_one_thread():
         compute = GradientPool(problem, 1) if watch.beside else on_cores(problem, machine.jobs)
         # recorded once there is an engine: a cluster that is not there leaves what it finds as it is
         with closing(compute), closing(make_engine(compute, machine, recorder)) as engine, recorder:
@@ -117,7 +117,7 @@ def conclude(
         "weights_sha256": weights_sha256(server.x, server.buffers),
         "record": str(recorder.path),
     }
-    recorder.tensors("weights.safetensors", problem.named(server.x, server.buffers))
+    recorder.tensors("weights.safetensors", problem.state_dict(server.x, server.buffers))
     recorder.finish(facts)
 
 

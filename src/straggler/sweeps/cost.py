@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from straggler.core import Problem
 from straggler.experiment import Experiment
-from straggler.problems.supervised import Problem, one_thread
+from straggler.problems.supervised import use_one_thread
 from straggler.record import existing
 from straggler.sweeps.grid import PlannedRun
 from straggler.timing.clusters import Repetition
@@ -54,9 +55,9 @@ class CostModel:
 
 
 def seconds_per_gradient(problem: Problem) -> float:
-    x, buffers = problem.initial()
+    x, buffers = problem.initial_model()
     best = math.inf
-    with one_thread():
+    with use_one_thread():
         for index in range(TRIALS + 1):  # the first one warms up
             started = time.process_time()
             problem.gradient(x, buffers, 0, index)

@@ -13,7 +13,7 @@ from straggler.core.loop import train
 from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.problems.supervised import one_thread
+from straggler.problems.supervised import use_one_thread
 from straggler.timing import Durations
 
 
@@ -41,7 +41,7 @@ def measure_divisor(experiment: Experiment, data: Path | None) -> float:
     server, budget = experiment.server(problem), experiment.budget(problem)
     server.correction = watched = Watched(server.correction)  # type: ignore[assignment]
     durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
-    with one_thread():
+    with use_one_thread():
         train(server, Simulator(GradientComputer(problem), durations), budget, lambda *seen: None)
     second_half = watched.divisors[len(watched.divisors) // 2 :]
     return statistics.mean(one for one in second_half if not math.isnan(one))

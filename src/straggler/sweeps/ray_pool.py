@@ -14,7 +14,7 @@ from typing import Any
 from straggler.config.registry import InputError
 from straggler.engines.ray_errors import needing_ray
 from straggler.experiment import Experiment
-from straggler.problems.downloads.published import DataError
+from straggler.problems.downloads.sources import DataError
 from straggler.record import RecordError, existing
 from straggler.running.observer import Progress
 from straggler.sweeps.data_transfer import SentData, data_of, data_there

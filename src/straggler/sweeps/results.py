@@ -11,7 +11,7 @@ import torch
 
 from straggler.config.registry import InputError
 from straggler.experiment import Experiment
-from straggler.problems.supervised import Supervised, one_thread
+from straggler.problems.supervised import SupervisedProblem, use_one_thread
 from straggler.record import Record, write_text
 from straggler.sweeps.penalties import measure_divisor
 from straggler.timing.clusters import Repetition
@@ -95,12 +95,12 @@ def divided_by(experiment: Experiment, record: Record, data: Path | None) -> Sum
 
 def accuracy_with_initial_buffers(experiment: Experiment, record: Record, data: Path | None) -> float:
     problem = experiment.problem(data)
-    if not isinstance(problem, Supervised):
+    if not isinstance(problem, SupervisedProblem):
         raise InputError(f"{experiment.dataset} has no network, so no buffers; leave initial-buffers out")
-    weights, (_, buffers) = record.weights(), problem.initial()
+    weights, (_, buffers) = record.weights(), problem.initial_model()
     trained = torch.cat([weights[name].reshape(-1) for name, _ in problem.module.named_parameters()])
-    with one_thread():
-        chunks = [problem.evaluate(trained, buffers, "test", i) for i in range(problem.chunks("test"))]
+    with use_one_thread():
+        chunks = [problem.evaluate(trained, buffers, "test", i) for i in range(problem.count_chunks("test"))]
     found = np.concatenate([chunk.predictions for chunk in chunks if chunk.predictions is not None])
     return 100 * float(np.mean(found == problem.labels("test")))
 

@@ -13,7 +13,7 @@ from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.problems.quadratic import Nothing
+from straggler.problems.quadratic import NullProblem
 from straggler.record import Record
 from straggler.timing import Durations, Gamma, Law
 
@@ -124,8 +124,8 @@ def predict(experiment: Experiment, gradients: int) -> tuple[int, pl.DataFrame]:
         assert isinstance(arrival, Arrival)
         rows.append((arrival.time, staleness, decision))
 
-    problem = Nothing()
-    x, buffers = problem.initial()
+    problem = NullProblem()
+    x, buffers = problem.initial_model()
     pieces = (experiment.policy, experiment.correction, experiment.optimizer)
     server = Server(x, buffers, experiment.workers, *pieces, lambda epochs: experiment.lr, epoch=10**9)
     durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)

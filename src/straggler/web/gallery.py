@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from straggler.experiment import Experiment
 from straggler.problems.datasets import DataSet, Mixture
-from straggler.problems.downloads.published import DataError
+from straggler.problems.downloads.sources import DataError
 from straggler.problems.partitions import class_counts
-from straggler.problems.supervised import Supervised
+from straggler.problems.supervised import SupervisedProblem
 from straggler.record import RecordError
 from straggler.web import staleness
 from straggler.web.calibration import calibration
@@ -147,6 +147,6 @@ def counted(
         problem = experiment.problem()
     except (DataError, ValueError):
         return None
-    assert isinstance(problem, Supervised)
+    assert isinstance(problem, SupervisedProblem)
     labels = np.asarray(problem.labels("train"))
     return problem.classes, class_counts(labels, problem.parts[:MOST_COLUMNS], len(problem.classes))

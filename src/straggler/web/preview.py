@@ -13,7 +13,7 @@ from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.problems.quadratic import Nothing
+from straggler.problems.quadratic import NullProblem
 from straggler.timing import Durations
 from straggler.web.classes import partition
 from straggler.web.figure import Figure
@@ -34,7 +34,7 @@ SCHEMA: dict[str, Any] = dict.fromkeys(COLUMNS, pl.Float64) | {
 
 def simulate_jobs(experiment: Experiment, jobs: int) -> pl.DataFrame:
     """The first jobs of a run, as `analysis.jobs` gives them for a record."""
-    problem = Nothing()
+    problem = NullProblem()
     durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
     engine, server = Simulator(GradientComputer(problem), durations), experiment.server(problem)
     free = [0.0] * experiment.workers  # since when each worker has been without a job

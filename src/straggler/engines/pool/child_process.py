@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from straggler.core import Gradient
+from straggler.core import EvaluationChunk, Gradient, Problem
 from straggler.engines.pool.fork_server import fork_child
 from straggler.engines.pool.shared_memory import SharedMemory, attach, tensor_in
-from straggler.problems.supervised import Chunk, Problem
 
 
-def perform(problem: Problem, call: tuple[Any, ...], x: Tensor, buffers: Tensor) -> Gradient | Chunk:
+def perform(
+    problem: Problem, call: tuple[Any, ...], x: Tensor, buffers: Tensor
+) -> Gradient | EvaluationChunk:
     kind, *where = call
     return (
         problem.gradient(x, buffers, *where) if kind == "gradient" else problem.evaluate(x, buffers, *where)
@@ -126,14 +127,14 @@ class Inside:
     ) -> None:
         self.connection.close()
 
-    def answer(self, number: int, call: tuple[Any, ...]) -> float | Chunk | str:
+    def answer(self, number: int, call: tuple[Any, ...]) -> float | EvaluationChunk | str:
         """Perform a task on its seat: a gradient goes to the shared memory, the rest is small."""
         x, buffers, gradient, buffers_after = self.seats[number]
         try:
             outcome = perform(self.problem, call, x, buffers)
         except Exception:
             return traceback.format_exc()
-        if isinstance(outcome, Chunk):
+        if isinstance(outcome, EvaluationChunk):
             return outcome
         gradient.copy_(outcome.vector)
         buffers_after.copy_(outcome.buffers)

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from straggler.core import Gradient
+from straggler.core import EvaluationChunk, Gradient, Problem, Split
 from straggler.engines.pool.child_process import ChildProcess, Inside, Layout, SharedSlot, perform
 from straggler.engines.pool.shared_memory import SharedMemory, pack
-from straggler.problems.supervised import Chunk, Problem, Split
 
 NOTHING = torch.empty(0)
 DEPTH = 3  # tasks a process may have: one at work, others waiting, so that it never idles
@@ -29,7 +28,7 @@ class ComputeTask:
     def __init__(self, call: tuple[Any, ...], x: Tensor, buffers: Tensor) -> None:
         self.call, self.x, self.buffers = call, x, buffers
         self.seat: SharedSlot | None = None
-        self.result: Gradient | Chunk | None = None
+        self.result: Gradient | EvaluationChunk | None = None
         self.error: str | None = None
         self.abandoned = False
 
@@ -74,14 +73,17 @@ class GradientComputer:
     def evaluation_tasks(self, x: Tensor, buffers: Tensor, split: Split) -> list[ComputeTask]:
         """All chunks of a split, in order."""
         return [
-            ComputeTask(("evaluate", split, chunk), x, buffers) for chunk in range(self.problem.chunks(split))
+            ComputeTask(("evaluate", split, chunk), x, buffers)
+            for chunk in range(self.problem.count_chunks(split))
         ]
 
-    def evaluate_each(self, models: Iterable[tuple[Tensor, Tensor]], split: Split) -> Iterator[list[Chunk]]:
+    def evaluate_each(
+        self, models: Iterable[tuple[Tensor, Tensor]], split: Split
+    ) -> Iterator[list[EvaluationChunk]]:
         """The same of one model after another; the next are begun while the first are waited for."""
-        parts = range(self.problem.chunks(split))
+        parts = range(self.problem.count_chunks(split))
         tasks = (ComputeTask(("evaluate", split, part), *model) for model in models for part in parts)
-        begun, chunks = deque[ComputeTask](), list[Chunk]()
+        begun, chunks = deque[ComputeTask](), list[EvaluationChunk]()
 
         def soonest() -> ComputeTask | None:
             if (task := next(tasks, None)) is not None:
@@ -114,7 +116,7 @@ class GradientPool(GradientComputer):
         super().__init__(problem)
         self._joins = joins
         self._upcoming: Callable[[], ComputeTask | None] = lambda: None
-        x, buffers = problem.initial()
+        x, buffers = problem.initial_model()
         self._layout = Layout(x.numel(), buffers.numel(), x.dtype)
         payload, self._shared = pack(problem)
         self._problem = SharedMemory(len(payload))
@@ -262,7 +264,7 @@ class GradientPool(GradientComputer):
             number, outcome = message
             self._finish(child.seats[number], outcome)
 
-    def _finish(self, seat: SharedSlot, outcome: float | Chunk | str) -> None:
+    def _finish(self, seat: SharedSlot, outcome: float | EvaluationChunk | str) -> None:
         task = seat.task
         assert task is not None
         if isinstance(outcome, str):
@@ -270,7 +272,7 @@ class GradientPool(GradientComputer):
         else:
             task.result = (
                 outcome
-                if isinstance(outcome, Chunk)
+                if isinstance(outcome, EvaluationChunk)
                 else Gradient(seat.gradient, outcome, seat.buffers_after)
             )
         if task.abandoned:

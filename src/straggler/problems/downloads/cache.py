@@ -14,14 +14,14 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from straggler.problems.downloads.formats import open_arrays, read_folder
-from straggler.problems.downloads.published import Absent, Array, DataError, Published
-from straggler.problems.downloads.sources import Named, Report, Source
+from straggler.problems.downloads.published import Array, PublishedData
+from straggler.problems.downloads.sources import DataError, FilesMissing, FolderSource, ReportFunction, Source
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Status:
+class DataSetStatus:
     """Where a data set is and whether it is what was published."""
 
     name: str
@@ -43,8 +43,11 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "straggler"
 
 
-def obtain(
-    published: Published, sources: Sequence[Source], folder: Path | None = None, report: Report = log.info
+def load_published(
+    published: PublishedData,
+    sources: Sequence[Source],
+    folder: Path | None = None,
+    report: ReportFunction = log.info,
 ) -> dict[str, Array]:
     """The arrays from the cache, else from the named folder, else from the first source that has them."""
     if folder is not None and not folder.is_dir():
@@ -57,7 +60,7 @@ def obtain(
 
 
 def open_or_fetch(
-    published: Published, sources: Sequence[Source], folder: Path | None, report: Report
+    published: PublishedData, sources: Sequence[Source], folder: Path | None, report: ReportFunction
 ) -> dict[str, Array]:
     """With the lock held: what another process fetched meanwhile, else fetch."""
     place = cache_folder() / published.name
@@ -65,14 +68,14 @@ def open_or_fetch(
         return open_arrays(published, place)
     except DataError as error:
         reasons = [f"cache {place}: {error}"]
-        if not isinstance(error, Absent):
+        if not isinstance(error, FilesMissing):
             report(f"{error}; fetching {published.name} again")
-    for source in [Named(folder), *sources] if folder else sources:
+    for source in [FolderSource(folder), *sources] if folder else sources:
         try:
             bring(published, source, report)
             return open_arrays(published, place)
         except DataError as error:
-            if isinstance(source, Named) and not isinstance(error, Absent):
+            if isinstance(source, FolderSource) and not isinstance(error, FilesMissing):
                 raise DataError(f"{error}; {mend(published)}") from None
             reasons.append(f"{source}: {error}")
             report(reasons[-1])
@@ -81,7 +84,7 @@ def open_or_fetch(
     raise DataError(no_source(published, reasons))
 
 
-def mend(published: Published) -> str:
+def mend(published: PublishedData) -> str:
     other = f"name a folder with its files in a subfolder {published.name}"
     return f"replace the file, {other}, or leave out --data to fetch {published.name}"
 
@@ -91,13 +94,13 @@ def unwritable(error: OSError) -> str:
     return f"the cache {cache_folder()} cannot be written: {error.strerror or error}; {remedy}"
 
 
-def no_source(published: Published, reasons: Sequence[str]) -> str:
+def no_source(published: PublishedData, reasons: Sequence[str]) -> str:
     listed = "\n".join(f"  - {reason}" for reason in reasons)
     remedy = "Put its files into a folder and name that with --data DIR or STRAGGLER_DATA=DIR."
     return f"{published.name} could not be had:\n{listed}\n{remedy}"
 
 
-def bring(published: Published, source: Source, report: Report) -> None:
+def bring(published: PublishedData, source: Source, report: ReportFunction) -> None:
     """Bring from one source, check, and put into the cache in one step."""
     with workspace(published.name) as work:
         (work / "files").mkdir()
@@ -130,7 +133,7 @@ def workspace(name: str) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(name: str, report: Report) -> Iterator[None]:
+def locked(name: str, report: ReportFunction) -> Iterator[None]:
     """One process at a time fetches a data set; the others wait and then find it."""
     folder = cache_folder()
     try:
@@ -149,7 +152,7 @@ def locked(name: str, report: Report) -> Iterator[None]:
         lock.release()
 
 
-def inspect(published: Published) -> Status:
+def inspect_cache(published: PublishedData) -> DataSetStatus:
     """What the cache holds of a data set, checked in full."""
     place = cache_folder() / published.name
     try:
@@ -157,7 +160,7 @@ def inspect(published: Published) -> Status:
         problem = ""
     except DataError as error:
         problem = str(error)
-    return Status(
+    return DataSetStatus(
         name=published.name,
         present=place.is_dir(),
         checksum_ok=not problem,

