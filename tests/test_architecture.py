@@ -40,8 +40,8 @@ LEVELS = [
     {"config.settings", "timing.clusters"},
     {"running.observer"},
     {"running.checkpointing"},
-    {"running.runner"},
     {"experiment"},
+    {"running.runner"},
     {"analysis", "running.landscape", "running.progress", "running.replay", "timing.calibration"},
     {"config.listing", "sweeps", "web"},
     {"reproduction"},
@@ -49,7 +49,8 @@ LEVELS = [
     {"__main__"},
 ]
 LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}
-SIBLINGS: dict[tuple[str, str], set[str]] = {}
+# Exceptions: Experiment.run is a shortcut for the function that runs it, and imports it when it is called.
+SIBLINGS: dict[tuple[str, str], set[str]] = {("experiment", "running.runner"): {"run_experiment"}}
 ONLY = {
     "analysis": {"record"},
     "record": {"running.environment", "running.locks"},

@@ -3,9 +3,6 @@
 import hashlib
 import json
 import math
-import os
-import sys
-import time
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -41,7 +38,6 @@ from straggler.config.settings import (
     laws_of,
     model_of,
     overridden,
-    remarks,
     with_shared_settings,
 )
 from straggler.core import Correction, Optimizer, Policy, Problem, Server
@@ -52,11 +48,8 @@ from straggler.problems.examples import ArrayExamples, Examples, ExampleSubset
 from straggler.problems.partitions import PARTITIONS, Partition
 from straggler.problems.quadratic import QuadraticData, QuadraticProblem
 from straggler.problems.supervised import Loss, SupervisedProblem
-from straggler.record import Record, Recorder, existing
-from straggler.running.checkpointing import CheckpointInterval
-from straggler.running.checkpoints import newest
-from straggler.running.observer import ObserverSettings, Progress
-from straggler.running.runner import RunOptions, processes, ray_cluster, run, simulator
+from straggler.record import Record
+from straggler.running.observer import Progress
 from straggler.timing import DELAYS, Durations, Law
 
 
@@ -183,12 +176,12 @@ class Experiment(BaseModel):
         check_real_time(self.engine, self.delay)
         if isinstance(self.dataset, QuadraticData):
             check_formula(self.dataset, self.model, self.partition, self.validation, self.loss)
-        self._try_schedule(self.epochs or 1.0)
+        self.check_schedule(self.epochs or 1.0)
         Durations(self.compute, self.delay, self.workers, self.seed).try_some()
         return self
 
-    def _try_schedule(self, epochs: float) -> None:
-        """Refuse one that fails within so many epochs, or the first thousand."""
+    def check_schedule(self, epochs: float) -> None:
+        """Raise if the schedule fails within this many epochs, or within the first thousand."""
         LearningRate(self.lr, self.schedule)(min(epochs, 1000.0))
 
     @property
@@ -282,13 +275,6 @@ class Experiment(BaseModel):
         batches = map(problem.count_batches, range(self.workers))
         return Budget(shares=[math.ceil(round(self.epochs * each, 9)) for each in batches])
 
-    def _engine(self) -> Callable[..., Any]:
-        durations = Durations(self.compute, self.delay, self.workers, self.seed)
-        if self.engine == "simulator":
-            return simulator(durations)
-        make = {"processes": processes, "ray": ray_cluster}[self.engine]
-        return make(durations, self.workers, self.min_workers)
-
     def run(
         self,
         out: Path | str = "runs",
@@ -302,42 +288,19 @@ class Experiment(BaseModel):
         address: str | None = None,
         worker_resources: Mapping[str, float] | None = None,
     ) -> Record:
-        """Train, or go on where it was interrupted, unless it is done; what happened is in `out`/id."""
-        folder, every = Path(out) / self.id, CheckpointInterval.parse(checkpoint_every)
-        for key, value in {"address": address, "worker_resources": worker_resources}.items():
-            if value and self.engine != "ray":
-                raise InputError(f"{key}={value!r}: {self.engine} is no cluster; use the ray engine")
-        if not force and (finished := existing(folder)) is not None:
-            report(f"{folder} exists already; `run --force` runs it again")
-            return finished
-        make_engine, virtual = self._engine(), self.engine == "simulator"
-        started = time.monotonic()
-        try:
-            problem = self.problem(data, report)
-            server = self.server(problem)
-            if isinstance(problem, SupervisedProblem):
-                problem.try_out()
-        except ValueError as error:
-            raise InputError(str(error)) from error
-        budget = self.budget(problem)
-        fewest = sum(budget.shares or ()) or self.gradients or self.updates or 0
-        self._try_schedule(fewest * self.batch_size / problem.samples)  # of how many epochs, the data say
-        resumed = None if force else newest(folder, report)
-        if resumed is not None:
-            done = resumed["server"]["k"]
-            report(f"goes on from a checkpoint after {done:,} updates; `run --force` starts anew")
-            started -= resumed["elapsed"]
-        cluster = (self.engine, self.compute, self.workers, self.min_workers, self.batch_size)
-        for remark in remarks(*cluster, problem):
-            report(remark)
-        beside = not virtual and self.eval_every > 0
-        cores = (jobs or os.cpu_count() or 1) if virtual else 1
-        machine = RunOptions(cores, every, worker_timeout, report, address, worker_resources or {})
-        watch = ObserverSettings(
-            self.eval_every, self.train_metrics, self.snapshots, beside, virtual, progress
+        """Train, resume an interrupted run, or return the cached record. The record is in `out`/id."""
+        from straggler.running.runner import run_experiment  # running imports this module
+
+        return run_experiment(
+            self,
+            out=out,
+            jobs=jobs,
+            force=force,
+            data=data,
+            progress=progress,
+            report=report,
+            checkpoint_every=checkpoint_every,
+            worker_timeout=worker_timeout,
+            address=address,
+            worker_resources=worker_resources,
         )
-        facts = {"id": self.id, "started": started}
-        pieces = server, problem, make_engine, budget
-        recorder = Recorder(folder, self.to_toml(), sys.argv, resumed and resumed["recorder"], force)
-        run(*pieces, recorder, watch, machine, facts, resumed)
-        return Record(folder)

@@ -154,7 +154,7 @@ def test_it_runs_and_replays_and_is_not_run_twice(settings: dict[str, Any], tmp_
     assert replay(record, mine) == record.summary["weights_sha256"]
     said = list[str]()
     assert mine.run(tmp_path, jobs=1, report=said.append).summary == record.summary
-    assert "exists already" in said[0]
+    assert "cached" in said[0]
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_it_goes_on_where_it_was_interrupted(
         mine.run(tmp_path, jobs=1, progress=stop, checkpoint_every="5")
     said = list[str]()
     assert mine.run(tmp_path, jobs=1, report=said.append).summary["weights_sha256"] == whole
-    assert "goes on from a checkpoint" in said[0]
+    assert "Resuming from the checkpoint" in said[0]
 
 
 @pytest.mark.parametrize("settings", OWN.values(), ids=OWN)

@@ -198,7 +198,7 @@ def test_a_run_is_kept_where_the_cluster_that_should_repeat_it_is_not_there(tmp_
 def test_without_ray_the_remedy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "straggler.engines.ray")
-    with pytest.raises(InputError, match=r"needs Ray: pip install 'straggler\[ray\]'"):
+    with pytest.raises(InputError, match=r"requires Ray: pip install 'straggler\[ray\]'"):
         Experiment(**ON_RAY).run(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

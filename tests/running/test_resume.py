@@ -195,7 +195,7 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
     done = subprocess.run(
         [straggler, "resume", str(folder), "--jobs", "1"], capture_output=True, text=True, check=True
     )
-    assert "goes on from a checkpoint" in done.stderr
+    assert "Resuming from the checkpoint" in done.stderr
     assert Record(folder).summary["gradients"] == 500
     whole = Experiment(dataset="digits", workers=3, gradients=500).run(tmp_path / "whole", jobs=1)
     assert whole.path.name == folder.name
@@ -257,7 +257,7 @@ def test_a_signal_before_training_is_heard_too(engine: str, number: signal.Signa
     command = [straggler, "run", *settings, "--out", str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     if engine == "ray":
-        assert process.stderr is not None and "starts Ray" in process.stderr.readline()
+        assert process.stderr is not None and "Starting Ray" in process.stderr.readline()
         time.sleep(0.5)
     else:
         wait_for(lambda: list(tmp_path.glob("*/experiment.toml")))

@@ -204,6 +204,6 @@ def test_a_wrong_address_or_no_ray_at_all_is_said_before_anything_is_done(
         sweep(file, address="127.0.0.1:1", **places)
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "straggler.engines.ray", raising=False)
-    with pytest.raises(InputError, match=r"--on ray needs Ray: pip install 'straggler\[ray\]'"):
+    with pytest.raises(InputError, match=r"--on ray requires Ray: pip install 'straggler\[ray\]'"):
         sweep(file, on="ray", **places)
     assert list(tmp_path.iterdir()) == [file]

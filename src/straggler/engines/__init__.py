@@ -1,3 +1,60 @@
-"""Where jobs run: in virtual time, on processes, on a Ray cluster; or as a record says they did."""
+"""Engines run jobs: in virtual time, in worker processes, on a Ray cluster, or in a recorded order."""
 
-__all__: list[str] = []
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+
+from straggler.core import Engine
+from straggler.engines.ray_errors import needing_ray
+from straggler.timing import Durations
+
+if TYPE_CHECKING:
+    from straggler.engines.pool.gradient_pool import GradientComputer
+
+__all__ = ["ENGINES", "EngineSetup", "ResumableEngine", "load_engine"]
+
+# The engines that an experiment can name. Each is imported on first use, because Ray is optional.
+ENGINES = {
+    "simulator": "straggler.engines.simulator:Simulator",
+    "processes": "straggler.engines.processes:ProcessEngine",
+    "ray": "straggler.engines.ray:RayEngine",
+}
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """Everything that an engine may need to run the jobs of one experiment."""
+
+    compute: "GradientComputer"  # computes gradients of the problem; engines in virtual time use it
+    durations: Durations  # compute time (virtual) and injected delay of every job
+    workers: int
+    min_workers: int | None = None  # the run waits while fewer workers are present; None: all workers
+    worker_timeout: float = math.inf  # seconds without a message until a worker counts as hung (real time)
+    report: Callable[[str], None] = lambda line: None  # shows one line to the user
+    report_failure: Callable[[float, int, str], None] = lambda time, worker, reason: None
+    address: str | None = None  # of a cluster; None: start one on this machine
+    worker_resources: Mapping[str, float] = field(default_factory=dict)  # that a worker reserves on a cluster
+
+
+class ResumableEngine(Engine, Protocol):
+    """An engine that an experiment can use: it can be created from a setup and continue a stopped run."""
+
+    is_virtual: ClassVar[bool]  # whether time is simulated, so that measuring the model costs no time
+    started: dict[int, float]  # when each worker began its current job
+    launches: dict[int, int]  # the launch number of each worker's current job
+
+    @classmethod
+    def create(cls, setup: EngineSetup) -> Self: ...
+
+    def resume(self, now: float, started: dict[int, float], present: list[int]) -> None:
+        """Start the clock at `now`. The jobs that these workers are given next began at `started`."""
+
+
+def load_engine(name: str) -> type[ResumableEngine]:
+    """Import an engine class by its name in ENGINES."""
+    module, class_name = ENGINES[name].split(":")
+    with needing_ray(f"engine={name!r}"):
+        engine: type[ResumableEngine] = getattr(import_module(module), class_name)
+    return engine

@@ -3,7 +3,6 @@
 import os
 from contextlib import suppress
 from selectors import EVENT_READ, DefaultSelector
-from typing import Any
 
 from straggler.core import Arrival, Gradient
 from straggler.engines.pool.child_process import ChildProcess, Layout
@@ -15,7 +14,7 @@ from straggler.engines.real_time import RealTimeEngine, Running, WorkerError
 class ProcessEngine(RealTimeEngine):
     """Workers are child processes: a death is an end of file."""
 
-    def _open(self, **where: Any) -> None:
+    def _open(self) -> None:
         self._selector = DefaultSelector()
         self._children: dict[int, ChildProcess] = {}
         self._unsent: set[int] = set()  # workers that could not be sent their newest job

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import ray
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from straggler.config.registry import InputError
 from straggler.core import Arrival, Gradient, Problem
+from straggler.engines import EngineSetup
 from straggler.engines.pool.interrupts import interrupts_later
 from straggler.engines.pool.tensor_pickle import Bytes, flatten, restore
 from straggler.engines.ray_errors import check_reachable, wrong_address
@@ -98,8 +99,31 @@ class RayEngine(RealTimeEngine):
     newer job begins at once.
     """
 
-    def _open(self, **where: Any) -> None:
-        resources: dict[str, float] = {"CPU": 1.0, **(where.get("resources") or {})}
+    @classmethod
+    def create(cls, setup: EngineSetup) -> Self:
+        setup.report(f"Joining Ray at {setup.address}." if setup.address else "Starting Ray on this machine.")
+        return cls(
+            setup.compute.problem,
+            setup.durations,
+            setup.workers,
+            setup.min_workers,
+            setup.worker_timeout,
+            setup.report_failure,
+            address=setup.address,
+            resources=setup.worker_resources,
+        )
+
+    def __init__(
+        self,
+        *arguments: Any,
+        address: str | None = None,
+        resources: Mapping[str, float] | None = None,
+        **more: Any,
+    ) -> None:
+        self._address, self._resources = address, CPU | dict(resources or {})
+        super().__init__(*arguments, **more)
+
+    def _open(self) -> None:
         x, _ = self.problem.initial_model()
         self._dtype, self._by_store = x.dtype, x.nbytes > ALONG
         self._pieces = 1 if self._by_store else -(-x.nbytes // PIECE)
@@ -107,9 +131,9 @@ class RayEngine(RealTimeEngine):
         self._held: dict[int, tuple[float, Gradient, float]] = {}  # finished, not to arrive before a time
         self._models: list[tuple[Tensor, Any]] = []  # those in the object store
         self._joined = False  # until it has
-        self._joined = join(where.get("address"), self.workers, resources)
-        check_room(self.least, resources)
-        self._actor = actor_class(resources)
+        self._joined = join(self._address, self.workers, self._resources)
+        check_room(self.least, self._resources)
+        self._actor = actor_class(self._resources)
         self._problem = ray.put(flatten(self.problem))
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ def needing_ray(who: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise InputError(f"{who} needs Ray: pip install 'straggler[ray]'") from None
+        raise InputError(f"{who} requires Ray: pip install 'straggler[ray]'") from None
 
 
 def check_reachable(address: str) -> None:

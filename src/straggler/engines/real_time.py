@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar, Self
 
 from straggler.core import Arrival, Change, Gradient, Job, Problem
+from straggler.engines import EngineSetup
 from straggler.timing import Durations
 
 FAILURES_PER_WORKER, WINDOW = 5, 60.0  # more in so many seconds end the run
@@ -35,6 +36,19 @@ class RealTimeEngine(ABC):
     when it is up.
     """
 
+    is_virtual: ClassVar[bool] = False
+
+    @classmethod
+    def create(cls, setup: EngineSetup) -> Self:
+        return cls(
+            setup.compute.problem,
+            setup.durations,
+            setup.workers,
+            setup.min_workers,
+            setup.worker_timeout,
+            setup.report_failure,
+        )
+
     def __init__(
         self,
         problem: Problem,
@@ -43,7 +57,6 @@ class RealTimeEngine(ABC):
         least: int | None = None,
         timeout: float = math.inf,
         failed: Callable[[float, int, str], None] = lambda time, worker, what: None,
-        **where: Any,
     ) -> None:
         self.problem, self.durations, self.timeout, self.failed = problem, durations, timeout, failed
         self.workers, self.restarts = workers, 0
@@ -56,7 +69,7 @@ class RealTimeEngine(ABC):
         self._failures: deque[float] = deque()
         self._began = time.monotonic()
         try:
-            self._open(**where)
+            self._open()
             for worker in range(workers):
                 self._begin(worker)
             self._wait_until_ready()
@@ -101,8 +114,8 @@ class RealTimeEngine(ABC):
     # What an engine adds.
 
     @abstractmethod
-    def _open(self, **where: Any) -> None:
-        """Prepare what workers need; takes what else says where the engine is."""
+    def _open(self) -> None:
+        """Prepare what all workers need."""
 
     @abstractmethod
     def close(self) -> None:

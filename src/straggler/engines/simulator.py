@@ -2,8 +2,10 @@
 
 from functools import partial
 from heapq import heappop, heappush
+from typing import ClassVar, Self
 
 from straggler.core import Arrival, Gradient, Job
+from straggler.engines import EngineSetup
 from straggler.engines.pool.gradient_pool import ComputeTask, GradientComputer
 from straggler.timing import Durations
 
@@ -12,6 +14,12 @@ Flight = tuple[Job, ComputeTask, float, float, float]  # when it started, then w
 
 class Simulator:
     """Durations are drawn when a job is submitted, so the order of arrivals is known ahead of time."""
+
+    is_virtual: ClassVar[bool] = True
+
+    @classmethod
+    def create(cls, setup: EngineSetup) -> Self:
+        return cls(setup.compute, setup.durations)
 
     def __init__(self, compute: GradientComputer, durations: Durations) -> None:
         self.now = 0.0

@@ -8,24 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from torch import Tensor
 
 from straggler.config.registry import InputError
-from straggler.core import Arrival, Change, Decision, Diverged, Engine, Server
+from straggler.core import Arrival, Change, Decision, Diverged, Server
+from straggler.engines import ResumableEngine
 from straggler.record import Recorder, RecordError
 from straggler.running.checkpoints import save
 from straggler.running.observer import Observer
-
-
-class ResumableEngine(Engine, Protocol):
-    """An engine that knows when jobs began, so that a run can be saved and resumed."""
-
-    started: dict[int, float]  # by worker
-    launches: dict[int, int]  # which of its jobs that was
-
-    def resume(self, now: float, started: dict[int, float], present: list[int]) -> None: ...
 
 
 @dataclass(frozen=True)

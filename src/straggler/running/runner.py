@@ -1,130 +1,188 @@
-"""One run: a server, an engine and an observer, from the first job to the last word in the record."""
+"""Run an experiment: from its specification to a finished record."""
 
-import math
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from straggler.core import Problem, Server
+from straggler.config.registry import InputError
+from straggler.config.settings import remarks
+from straggler.core import Diverged, Problem, Server
 from straggler.core.loop import Budget, train
+from straggler.engines import EngineSetup, load_engine
 from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool, on_cores
-from straggler.engines.processes import ProcessEngine
-from straggler.engines.ray_errors import needing_ray
 from straggler.engines.real_time import WorkerError
-from straggler.engines.simulator import Simulator
-from straggler.problems.supervised import use_one_thread
-from straggler.record import Recorder
-from straggler.running.checkpointing import Checkpointer, CheckpointInterval, ResumableEngine
-from straggler.running.observer import Observer, ObserverSettings, weights_sha256
+from straggler.experiment import Experiment
+from straggler.problems.supervised import SupervisedProblem, use_one_thread
+from straggler.record import Record, Recorder, existing
+from straggler.running.checkpointing import Checkpointer, CheckpointInterval
+from straggler.running.checkpoints import newest
+from straggler.running.observer import Observer, ObserverSettings, Progress, weights_sha256
 from straggler.timing import Durations
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where a run takes place; changes no result in virtual time, and no rule in real time."""
+    """How to run an experiment. No option changes a result in virtual time."""
 
-    jobs: int = 1  # processes that compute (simulator)
-    every: CheckpointInterval = field(default_factory=CheckpointInterval)  # checkpoints
-    worker_timeout: float = math.inf  # seconds without a sign until a worker is replaced (real time)
-    report: Callable[[str], None] = lambda line: None
-    address: str | None = None  # of a Ray cluster; without one, Ray is started here
-    resources: Mapping[str, float] = field(default_factory=dict)  # that a worker needs of a cluster
+    out: Path | str = "runs"  # the record is out/<id of the experiment>
+    jobs: int | None = None  # processes that compute gradients (simulator); None: one per core
+    force: bool = False  # run again, even if a finished record or a checkpoint exists
+    data: Path | None = None  # folder of the data sets
+    progress: Callable[[Progress], None] | None = None
+    report: Callable[[str], None] = lambda line: None  # shows one line to the user
+    checkpoint_every: str = "60s"  # "60s": seconds on this machine; "500": updates
+    worker_timeout: float = 60.0  # seconds without a message until a worker is restarted (real time)
+    address: str | None = None  # of a Ray cluster; None: start Ray on this machine
+    worker_resources: Mapping[str, float] | None = None  # that each worker reserves on a Ray cluster
 
 
-def run(
-    server: Server,
-    problem: Problem,
-    make_engine: Callable[[GradientComputer, RunOptions, Recorder], ResumableEngine],
-    budget: Budget,
-    recorder: Recorder,
-    watch: ObserverSettings,
-    machine: RunOptions,
-    facts: dict[str, Any],
-    resumed: dict[str, Any] | None = None,
-) -> None:
-    """Train, record it, and save it now and then."""
+def run_experiment(
+    experiment: Experiment,
+    *,
+    out: Path | str = "runs",
+    jobs: int | None = None,
+    force: bool = False,
+    data: Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    report: Callable[[str], None] = lambda line: None,
+    checkpoint_every: str = "60s",
+    worker_timeout: float = 60.0,
+    address: str | None = None,
+    worker_resources: Mapping[str, float] | None = None,
+) -> Record:
+    """Return the experiment's record in `out`: the cached one, or a new or resumed run."""
+    options = RunOptions(
+        out, jobs, force, data, progress, report, checkpoint_every, worker_timeout, address, worker_resources
+    )
+    check_cluster_options(experiment, options)
+    folder = Path(out) / experiment.id
+    if not force and (finished := existing(folder)) is not None:
+        report(f"Using the cached run {folder} (pass --force to run it again).")
+        return finished
+    train_and_record(experiment, options, folder)
+    return Record(folder)
+
+
+def train_and_record(experiment: Experiment, options: RunOptions, folder: Path) -> None:
+    """Train from the start or from the newest checkpoint, and write the record."""
+    started = time.monotonic()
+    interval = CheckpointInterval.parse(options.checkpoint_every)
+    engine_class = load_engine(experiment.engine)
+    problem, server, budget = build_run(experiment, options)
+    resumed = None if options.force else newest(folder, options.report)
+    if resumed is not None:
+        updates = resumed["server"]["k"]
+        options.report(f"Resuming from the checkpoint at update {updates:,} (pass --force to start over).")
+        started -= resumed["elapsed"]
+    settings = ObserverSettings(
+        eval_every=experiment.eval_every,
+        train_metrics=experiment.train_metrics,
+        snapshots=experiment.snapshots,
+        beside=not engine_class.is_virtual and experiment.eval_every > 0,
+        ends_lost=engine_class.is_virtual,
+        progress=options.progress,
+    )
+    recorder = Recorder(
+        folder, experiment.to_toml(), sys.argv, resumed and resumed["recorder"], options.force
+    )
     with use_one_thread():
-        compute = GradientPool(problem, 1) if watch.beside else on_cores(problem, machine.jobs)
-        # recorded once there is an engine: a cluster that is not there leaves what it finds as it is
-        with closing(compute), closing(make_engine(compute, machine, recorder)) as engine, recorder:
-            if watch.beside:  # or the first evaluations would be computed here after all
+        compute = start_computing(problem, options, engine_class.is_virtual, settings.beside)
+        setup = make_setup(experiment, options, compute, recorder)
+        # The recorder is entered last, so that an engine that cannot start leaves the folder untouched.
+        with closing(compute), closing(engine_class.create(setup)) as engine, recorder:
+            if settings.beside:  # otherwise this process would compute the first evaluations
                 compute.wait_until_ready()
-            observer = Observer(server, compute, budget, recorder, watch)
-            keeper = Checkpointer(machine.every, server, engine, observer, recorder)
-            keeper.restore(resumed) if resumed else keeper.begin()
-            with keeper.listening(), keeper.saving_before(WorkerError):
-                end = train(server, engine, budget, keeper)
-            facts |= {"train_seconds": keeper.elapsed() - observer.measuring}
-            facts |= {"status": "diverged" if end else "finished", "error": str(end) if end else None}
-            facts |= {"restarts": len(recorder.events)}
-            conclude(server, problem, observer, recorder, facts)
+            observer = Observer(server, compute, budget, recorder, settings)
+            checkpointer = Checkpointer(interval, server, engine, observer, recorder)
+            checkpointer.restore(resumed) if resumed else checkpointer.begin()
+            with checkpointer.listening(), checkpointer.saving_before(WorkerError):
+                end = train(server, engine, budget, checkpointer)
+            times = {
+                "train_seconds": checkpointer.elapsed() - observer.measuring,
+                "host_seconds": time.monotonic() - started,
+            }
+            summary = summarize(experiment, server, observer, recorder, end)
+            recorder.tensors("weights.safetensors", problem.state_dict(server.x, server.buffers))
+            recorder.finish(summary | times)
 
 
-def simulator(durations: Durations) -> Callable[[GradientComputer, RunOptions, Recorder], ResumableEngine]:
-    """Virtual time."""
-    return lambda compute, machine, recorder: Simulator(compute, durations)
+def check_cluster_options(experiment: Experiment, options: RunOptions) -> None:
+    """Refuse options that only a cluster has."""
+    for key in ("address", "worker_resources"):
+        if (value := getattr(options, key)) and experiment.engine != "ray":
+            raise InputError(f"{key}={value!r} requires engine='ray', got engine={experiment.engine!r}.")
 
 
-def processes(
-    durations: Durations, workers: int, least: int | None = None
-) -> Callable[[GradientComputer, RunOptions, Recorder], ResumableEngine]:
-    """Real time, a process per worker."""
-
-    def make(compute: GradientComputer, machine: RunOptions, recorder: Recorder) -> ProcessEngine:
-        failed = failure_report(machine, recorder)
-        return ProcessEngine(compute.problem, durations, workers, least, machine.worker_timeout, failed)
-
-    return make
-
-
-def ray_cluster(
-    durations: Durations, workers: int, least: int | None = None
-) -> Callable[[GradientComputer, RunOptions, Recorder], ResumableEngine]:
-    """Real time, an actor per worker."""
-    with needing_ray("the ray engine"):
-        from straggler.engines.ray import RayEngine
-
-    def make(compute: GradientComputer, machine: RunOptions, recorder: Recorder) -> RayEngine:
-        machine.report(f"joins Ray at {machine.address}" if machine.address else "starts Ray on this machine")
-        failed = failure_report(machine, recorder)
-        timeout, where = machine.worker_timeout, {"address": machine.address, "resources": machine.resources}
-        return RayEngine(compute.problem, durations, workers, least, timeout, failed, **where)
-
-    return make
+def build_run(experiment: Experiment, options: RunOptions) -> tuple[Problem, Server, Budget]:
+    """Build the problem, the server and the budget; raise InputError if they do not fit together."""
+    try:
+        problem = experiment.problem(options.data, options.report)
+        server = experiment.server(problem)
+        if isinstance(problem, SupervisedProblem):
+            problem.try_out()
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    budget = experiment.budget(problem)
+    gradients = sum(budget.shares or ()) or experiment.gradients or experiment.updates or 0
+    # Only the data tell how many epochs a number of gradients is.
+    experiment.check_schedule(gradients * experiment.batch_size / problem.samples)
+    cluster = (experiment.engine, experiment.compute, experiment.workers, experiment.min_workers)
+    for remark in remarks(*cluster, experiment.batch_size, problem):
+        options.report(remark)
+    return problem, server, budget
 
 
-def failure_report(machine: RunOptions, recorder: Recorder) -> Callable[[float, int, str], None]:
-    """Who is told when a worker fails: the screen and the record."""
-
-    def failed(time: float, worker: int, what: str) -> None:
-        machine.report(f"{what}; it is replaced")
-        recorder.event(time, worker, what)
-
-    return failed
-
-
-def conclude(
-    server: Server, problem: Problem, observer: Observer, recorder: Recorder, facts: dict[str, Any]
-) -> None:
-    """Evaluate, keep the weights, and write the summary."""
-    facts |= observer.final() | counts(server)
-    facts |= {
-        "seconds": observer.seconds,
-        "host_seconds": time.monotonic() - facts.pop("started"),
-        "converged": facts["status"] == "finished" and observer.converged(facts["test_accuracy"]),
-        "weights_sha256": weights_sha256(server.x, server.buffers),
-        "record": str(recorder.path),
-    }
-    recorder.tensors("weights.safetensors", problem.state_dict(server.x, server.buffers))
-    recorder.finish(facts)
+def start_computing(
+    problem: Problem, options: RunOptions, is_virtual: bool, evaluates_beside: bool
+) -> GradientComputer:
+    """Return what computes gradients in virtual time, and evaluations in virtual and real time."""
+    if is_virtual:
+        return on_cores(problem, options.jobs or os.cpu_count() or 1)
+    return GradientPool(problem, 1) if evaluates_beside else GradientComputer(problem)
 
 
-def counts(server: Server) -> dict[str, Any]:
-    """The ledger and what else the server counted."""
-    ledger = server.ledger
+def make_setup(
+    experiment: Experiment, options: RunOptions, compute: GradientComputer, recorder: Recorder
+) -> EngineSetup:
+    """Return what the engine needs; failures of workers go to the screen and to the record."""
+
+    def report_failure(time: float, worker: int, reason: str) -> None:
+        options.report(f"{reason}; restarting it.")
+        recorder.event(time, worker, reason)
+
+    return EngineSetup(
+        compute=compute,
+        durations=Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed),
+        workers=experiment.workers,
+        min_workers=experiment.min_workers,
+        worker_timeout=options.worker_timeout,
+        report=options.report,
+        report_failure=report_failure,
+        address=options.address,
+        worker_resources=options.worker_resources or {},
+    )
+
+
+def summarize(
+    experiment: Experiment,
+    server: Server,
+    observer: Observer,
+    recorder: Recorder,
+    end: Diverged | None,
+) -> dict[str, Any]:
+    """Evaluate the final model and return everything that summary.json holds except times."""
+    scores, ledger = observer.final(), server.ledger
     return {
+        "id": experiment.id,
+        "status": "diverged" if end else "finished",
+        "error": str(end) if end else None,
+        "restarts": len(recorder.events),
+        **scores,
         "updates": server.k,
         "gradients": server.gradients,
         "dispatched": ledger.dispatched,
@@ -135,4 +193,8 @@ def counts(server: Server) -> dict[str, Any]:
         "epochs": server.epochs,
         "mean_staleness": server.staleness_sum / max(1, ledger.applied),
         "max_staleness": server.staleness_max,
+        "seconds": observer.seconds,
+        "converged": end is None and observer.converged(scores["test_accuracy"]),
+        "weights_sha256": weights_sha256(server.x, server.buffers),
+        "record": str(recorder.path),
     }
