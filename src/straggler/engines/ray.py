@@ -102,16 +102,9 @@ class RayEngine(RealTimeEngine):
     @classmethod
     def create(cls, setup: EngineSetup) -> Self:
         setup.report(f"Joining Ray at {setup.address}." if setup.address else "Starting Ray on this machine.")
-        return cls(
-            setup.compute.problem,
-            setup.durations,
-            setup.workers,
-            setup.min_workers,
-            setup.worker_timeout,
-            setup.report_failure,
-            address=setup.address,
-            resources=setup.worker_resources,
-        )
+        where: dict[str, Any] = {"address": setup.address, "resources": setup.worker_resources}
+        shared = (setup.compute.problem, setup.durations, setup.workers, setup.min_workers)
+        return cls(*shared, setup.worker_timeout, setup.report_failure, **where)
 
     def __init__(
         self,
