@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from straggler import Experiment
-from straggler.analysis.figures import error_against_workers
+from straggler.analysis.comparison_figures import error_against_workers
 from straggler.analysis.tables import build_table, error_rows, fill_section, format_markdown_table
 
 METHODS = ("ssgd", "nag-asgd", "dc-asgd", "sa", "ga", "dana", "dana-ga")

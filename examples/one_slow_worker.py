@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from straggler import Experiment, Record
-from straggler.analysis.figures import comparison_figure
+from straggler.analysis.comparison_figures import comparison_figure
 from straggler.analysis.tables import compare_records
 from straggler.running.progress import ProgressBar
 

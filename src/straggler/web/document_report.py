@@ -11,7 +11,7 @@ from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from straggler.analysis.figures import draw_timeline
+from straggler.analysis.comparison_figures import draw_timeline
 from straggler.analysis.style import STYLE, line, place_legend, plain_log, wrapped
 from straggler.analysis.tables import format_markdown_table
 from straggler.analysis.workers import draw_staleness

@@ -1,0 +1,329 @@
+"""Figures on paper: render a FigureSpec with matplotlib and write it as PDF, SVG or PNG."""
+
+import textwrap
+from collections.abc import Sequence
+from functools import singledispatch
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from straggler.analysis.figures import description as d
+
+FORMATS = (".png", ".pdf", ".svg")
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "svg.fonttype": "none",  # keep text as text
+    "pdf.fonttype": 42,
+}
+COLOUR_MAP = "cividis"  # made for colour-blind readers
+DASHES = {"solid": "-", "dash": "--", "dashdot": "-.", "dot": ":"}
+STEPS: dict[str, Any] = {"": "default", "after": "steps-post", "middle": "steps-mid"}
+MARKERS = dict(zip(d.MARKERS, "osD^vP*X", strict=True))
+LETTERS_PER_INCH, HANDLE_LETTERS, LABEL_ROWS = 13, 8, 3  # of a legend below the panels
+ROW_INCHES, ENTRY_INCHES = 0.16, 0.07
+LONG_SCALE, SHORT_SCALE = 1e4, 5.0  # ratio of a logarithmic axis above or below which ticks are labelled less
+
+
+def draw_figure(
+    spec: d.FigureSpec,
+    view: str | None = None,
+    size: tuple[float, float] | None = None,
+    title: str | None = None,
+) -> Figure:
+    """Render a figure; `size` is in inches and includes the legend."""
+    panels = spec.choose_panels(view)
+    columns = spec.columns or max(1, len(panels))
+    rows = -(-max(1, len(panels)) // columns)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=size or spec.size, layout="constrained")
+        every: list[Axes] = []
+        ratios = figure.add_gridspec(rows, columns, height_ratios=spec.height_ratios or None)
+        for place, panel in enumerate(panels):
+            first = every[0] if every else None
+            shared = {"sharex": first if spec.share_x else None, "sharey": first if spec.share_y else None}
+            more: dict[str, Any] = {"projection": "3d"} if panel.z else shared
+            axes = figure.add_subplot(ratios[divmod(place, columns)], **more)
+            every.append(axes)
+            draw_panel(axes, panel)
+            axes.label_outer() if spec.share_y and not panel.z else None
+        words = [title or "", wrap_text(spec.caption, 16 * figure.get_figwidth())]
+        if any(words):
+            figure.suptitle("\n".join(filter(None, words)), fontsize=8 if not title else 10)
+        add_legend(figure, every, spec.legend, grow=size is None)
+    return figure
+
+
+def write_figure(spec: d.FigureSpec, path: Path, view: str | None = None, dpi: int = 150) -> Path:
+    """Render a figure and write it in the format of the path's suffix."""
+    return save_figure(draw_figure(spec, view), path, dpi)
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 150) -> Path:
+    """Write a figure; if that fails, the file stays as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with mpl.rc_context(STYLE):
+            figure.savefig(temporary, dpi=dpi, format=path.suffix.removeprefix("."))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def draw_panel(axes: Axes, panel: d.Panel) -> None:
+    """Draw the marks and the axes of a panel."""
+    bars = [mark for mark in panel.marks if isinstance(mark, d.Bars)]
+    for mark in panel.marks:
+        if isinstance(mark, d.Bars):
+            draw_bars(axes, mark, bars.index(mark), len(bars))
+        else:
+            draw_mark(mark, axes)
+    format_axis(axes, "x", panel.x)
+    format_axis(axes, "y", panel.y)
+    if panel.z:
+        format_space(axes, panel)
+    if panel.title:
+        axes.set_title(wrap_text(panel.title, 17 * axes.get_figure().get_figwidth()))  # type: ignore[union-attr]
+    if not panel.marks:
+        axes.set_axis_off()
+
+
+def format_axis(axes: Axes, which: str, axis: d.Axis) -> None:
+    ruler = axes.xaxis if which == "x" else axes.yaxis
+    set_scale, set_limits = getattr(axes, f"set_{which}scale"), getattr(axes, f"set_{which}lim")
+    ruler.set_label_text(axis.label)
+    if axis.scale == "log":
+        set_scale("log")
+        label_powers(axes, which)
+    elif axis.scale == "log2":
+        set_scale("log", base=2)
+        ruler.set_major_formatter(lambda value, _: f"{value:g}")
+    if axis.low is not None or axis.high is not None:
+        set_limits(axis.low, axis.high)
+    if len(axis.ticks):
+        ruler.set_ticks(list(axis.ticks), list(axis.tick_labels) or [f"{tick:g}" for tick in axis.ticks])
+        ruler.set_minor_locator(mpl.ticker.NullLocator())
+    elif axis.integers:
+        ruler.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+    if axis.reverse:
+        ruler.set_inverted(True)
+    if not axis.grid:
+        ruler.grid(visible=False)
+
+
+def label_powers(axes: Axes, which: str) -> None:
+    """Write plain numbers on a logarithmic axis; between few powers of ten, on minor ticks too."""
+    ruler = axes.xaxis if which == "x" else axes.yaxis
+
+    def format_minor(value: float, _: float) -> str:
+        low, high = sorted(ruler.get_view_interval())
+        few = high < LONG_SCALE * low and f"{value:e}"[0] in "25"
+        return f"{value:g}" if few or high < SHORT_SCALE * low else ""
+
+    ruler.set_major_formatter(lambda value, _: f"{value:g}")
+    ruler.set_minor_formatter(format_minor)
+
+
+def format_space(axes: Any, panel: d.Panel) -> None:
+    """Labels and camera of a three-dimensional panel."""
+    assert panel.z is not None
+    axes.set_xlabel(panel.x.label, labelpad=6)
+    axes.set_ylabel(panel.y.label, labelpad=8)
+    axes.set_zlabel(panel.z.label, labelpad=9)
+    if len(panel.z.ticks):
+        axes.set_zticks(np.log10(np.asarray(panel.z.ticks)), list(panel.z.tick_labels))
+    axes.tick_params(labelsize=7)
+    axes.view_init(elev=38, azim=-60)
+    axes.set_box_aspect(None, zoom=0.78)  # leaves room for the labels
+
+
+@singledispatch
+def draw_mark(mark: d.Mark, axes: Axes) -> None:
+    """Draw one mark; each kind has its function below."""
+    raise TypeError(f"unknown mark {type(mark).__name__}")
+
+
+@draw_mark.register
+def draw_line(mark: d.Line, axes: Axes) -> None:
+    colour, x, y = d.choose_colour(mark.colour), np.asarray(mark.x), np.asarray(mark.y)
+    label = mark.label or None
+    if mark.filled:
+        axes.fill_between(x, y, color=colour, alpha=0.25, linewidth=0, label=None if mark.width else label)
+    if mark.band is not None:
+        axes.fill_between(x, *map(np.asarray, mark.band), color=colour, alpha=0.2, linewidth=0)  # type: ignore[arg-type]
+    look: dict[str, Any] = {"color": colour, "linestyle": DASHES[mark.dash or d.choose_dash(mark.colour)]}
+    look |= {"linewidth": mark.width, "label": label}
+    if mark.marker or len(x) == 1:
+        look |= {"marker": MARKERS[mark.marker or "circle"], "markersize": 4}
+    if mark.error is not None:
+        axes.errorbar(x, y, yerr=[*map(np.asarray, mark.error)], capsize=2, elinewidth=1, **look)
+    else:
+        axes.plot(x, y, drawstyle=STEPS[mark.step], **look)
+
+
+@draw_mark.register
+def draw_scatter(mark: d.Scatter, axes: Axes) -> None:
+    colour, place = d.choose_colour(mark.colour), (np.asarray(mark.x), np.asarray(mark.y))
+    if mark.error is not None or mark.x_error is not None:
+        spread = {
+            name: None if error is None else [*map(np.asarray, error)]
+            for name, error in (("xerr", mark.x_error), ("yerr", mark.error))
+        }
+        axes.errorbar(*place, fmt="none", ecolor=colour, elinewidth=1, capsize=2, **spread)  # type: ignore[arg-type]
+    face = {"facecolor": "none", "edgecolor": colour} if mark.hollow else {"color": colour}
+    shape = MARKERS[mark.marker or d.choose_marker(mark.colour)]
+    axes.scatter(*place, s=mark.size**2, marker=shape, label=mark.label or None, zorder=3, **face)  # type: ignore[arg-type]
+
+
+def draw_bars(axes: Axes, mark: d.Bars, position: int, count: int) -> None:
+    """Draw bars beside those of the other groups."""
+    named = any(isinstance(value, str) for value in mark.x)
+    places = np.arange(len(mark.x)) if named else np.asarray(mark.x, dtype=float)
+    width = 0.84 * mark.width / count
+    axes.bar(
+        places + (position - (count - 1) / 2) * width,
+        np.asarray(mark.y),
+        width,
+        yerr=None if mark.error is None else [*map(np.asarray, mark.error)],
+        error_kw={"elinewidth": 0.8, "ecolor": "0.4"},
+        color=d.choose_colour(mark.colour),
+        hatch="////" if isinstance(mark.colour, int) and mark.colour // len(d.COLOURS) % 2 else "",
+        edgecolor="white",
+        linewidth=0,
+        label=mark.label or None,
+    )
+    if named:
+        axes.set_xticks(places, [str(name) for name in mark.x])
+
+
+@draw_mark.register
+def draw_spans(mark: d.Spans, axes: Axes) -> None:
+    rows, starts = np.asarray(mark.rows), np.asarray(mark.starts, dtype=float)
+    colour = d.choose_colour(mark.colour)
+    look: dict[str, Any] = {"color": colour, "edgecolor": "white", "linewidth": 0.4, "alpha": mark.opacity}
+    look["hatch"] = {"": "", "/": "////", "x": "xxxx"}[mark.hatch]
+    lengths = np.asarray(mark.ends, dtype=float) - starts
+    axes.barh(rows, lengths, 0.8, left=starts, label=mark.label or None, **look)
+
+
+@draw_mark.register
+def draw_heatmap(mark: d.Heatmap, axes: Axes) -> None:
+    values = np.ma.masked_invalid(np.asarray(mark.values, dtype=float))
+    origin: Any = "upper" if mark.rows_down else "lower"
+    image = axes.imshow(values, cmap=COLOUR_MAP, vmin=mark.low, vmax=mark.high, aspect="auto", origin=origin)
+    middle = sum(image.get_clim()) / 2
+    for row, words in enumerate(mark.text):
+        for column, word in enumerate(words):
+            dark = values[row, column] is not np.ma.masked and values[row, column] <= middle
+            colour = "white" if dark else "black"
+            axes.text(column, row, word, ha="center", va="center", fontsize=7, color=colour)
+    long = max((len(str(name)) for name in mark.columns), default=0) > 4 and len(mark.columns) > 6
+    axes.set_xticks(range(len(mark.columns)), list(map(str, mark.columns)), rotation=90 if long else 0)
+    axes.set_yticks(range(len(mark.rows)), list(map(str, mark.rows)))
+    axes.grid(visible=False)
+    if mark.colour_bar:
+        axes.get_figure().colorbar(image, ax=axes, label=mark.unit)  # type: ignore[union-attr]
+
+
+@draw_mark.register
+def draw_contour(mark: d.Contour, axes: Axes) -> None:
+    levels = np.asarray(mark.levels)
+    place = np.asarray(mark.x), np.asarray(mark.y), mark.heights
+    norm = LogNorm(levels[0], levels[-1])
+    filled = axes.contourf(*place, levels=levels, cmap=COLOUR_MAP, norm=norm)
+    axes.contour(*place, levels=levels, colors="white", linewidths=0.3, alpha=0.6)
+    bar = axes.get_figure().colorbar(filled, ax=axes, label=mark.unit)  # type: ignore[union-attr]
+    ticks = levels[:: max(1, len(levels) // 6)]
+    bar.ax.set_yticks(ticks, [f"{tick:.3g}" for tick in ticks])
+    bar.ax.minorticks_off()
+
+
+@draw_mark.register
+def draw_surface(mark: d.Surface, axes: Any) -> None:
+    axes.computed_zorder = False  # draw the paths above the surface
+    mesh = np.meshgrid(np.asarray(mark.x), np.asarray(mark.y))
+    look: dict[str, Any] = {"cmap": COLOUR_MAP, "alpha": 0.75, "linewidth": 0, "rcount": 60, "ccount": 60}
+    axes.plot_surface(*mesh, np.log10(mark.heights), **look)
+
+
+@draw_mark.register
+def draw_trajectory(mark: d.Trajectory, axes: Any) -> None:
+    """Draw a path with a square at its end."""
+    place = [np.asarray(mark.x), np.asarray(mark.y)]
+    look: dict[str, Any] = {"color": d.choose_colour(mark.colour), "zorder": 5}
+    if mark.heights is None:
+        look |= {"path_effects": [patheffects.withStroke(linewidth=3, foreground="white")]}
+    else:
+        place.append(np.log10(np.maximum(np.asarray(mark.heights), 1e-300)))
+    axes.plot(*place, linewidth=1.5, marker=".", markersize=4, label=mark.label or None, **look)
+    axes.plot(*(axis[-1:] for axis in place), marker="s", markersize=5, **look)
+
+
+@draw_mark.register
+def draw_hline(mark: d.HLine, axes: Axes) -> None:
+    look: dict[str, Any] = {"color": d.choose_colour(mark.colour), "linestyle": DASHES[mark.dash]}
+    axes.axhline(mark.y, linewidth=0.8, label=mark.label or None, **look)
+    where = axes.get_yaxis_transform()
+    axes.text(0.99, mark.y, mark.text, va="top", ha="right", color=look["color"], transform=where)
+
+
+@draw_mark.register
+def draw_vline(mark: d.VLine, axes: Axes) -> None:
+    look: dict[str, Any] = {"color": d.choose_colour(mark.colour), "linestyle": DASHES[mark.dash]}
+    axes.axvline(mark.x, linewidth=0.8, label=mark.label or None, **look)
+    axes.text(
+        mark.x, 0.99, f" {mark.text}", va="top", color=look["color"], transform=axes.get_xaxis_transform()
+    )
+
+
+@draw_mark.register
+def draw_text(mark: d.Text, axes: Axes) -> None:
+    colours = mark.colours or ["0.2"] * len(mark.text)
+    where = axes.transAxes if mark.relative else axes.transData
+    for x, y, text, colour in zip(mark.x, mark.y, mark.text, colours, strict=True):
+        axes.text(x, y, text, ha=mark.align, va="center", fontsize=mark.size, color=colour, transform=where)
+
+
+def add_legend(figure: Figure, every: Sequence[Axes], place: str, grow: bool) -> None:
+    """Add one legend for all panels: inside if it is small, else below them, with a taller figure."""
+    found: dict[str, Any] = {}
+    for axes in every:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if place == "none" or not found or (place == "auto" and len(found) < 2):
+        return
+    if place == "right":
+        figure.legend(found.values(), found.keys(), loc="outside right center")
+        return
+    if place == "auto" and len(found) <= 4 and max(map(len, found)) <= 24:
+        every[0].legend(found.values(), found.keys(), loc="best")
+        return
+    letters = int(figure.get_figwidth() * LETTERS_PER_INCH)
+    labels = [wrap_text(label, letters - HANDLE_LETTERS) for label in found]
+    widest = max(len(row) for label in labels for row in label.splitlines())
+    columns = max(1, min(letters // (widest + HANDLE_LETTERS), 6, len(labels)))
+    figure.legend(found.values(), labels, loc="outside lower center", ncols=columns)
+    entries = -(-len(labels) // columns)
+    rows = max(len("\n".join(labels[n : n + entries]).splitlines()) for n in range(0, len(labels), entries))
+    if grow:
+        figure.set_figheight(figure.get_figheight() + ROW_INCHES * rows + ENTRY_INCHES * entries)
+
+
+def wrap_text(text: str, letters: float) -> str:
+    """Break a text into at most three rows of so many letters."""
+    return textwrap.fill(text, max(12, int(letters)), max_lines=LABEL_ROWS, placeholder=" …")
