@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install run test test-fast lint chaos browser bench baseline methods findings clean
+.PHONY: help install run test test-fast lint chaos browser bench baseline methods findings docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -57,6 +57,9 @@ methods: install  ## measure error against the number of workers, into docs/meth
 
 findings: install  ## redraw the studies' tables, figures and verdicts from their committed summaries
 	for study in epfl asu gap-aware; do $(BIN)/straggler study $$study --draw --into docs/findings.md || exit 1; done
+
+docs: install  ## write the generated parts of the documents: the map in DESIGN.md, docs/settings.md
+	$(BIN)/python .ci/generate_docs.py
 
 clean:  ## remove the environment and caches, keep the records in runs/
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

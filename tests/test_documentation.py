@@ -1,4 +1,4 @@
-"""What the documents say is so: quotes are in the source, commands parse, examples run."""
+"""The documents are correct: quotes are in the source, commands parse, examples print what they show."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def blocks(text: str, language: str) -> list[tuple[str, str]]:
-    """Fenced blocks of a language: what follows it on the fence, and the content."""
+    """Return (rest of the opening fence, content) of every fenced block of a language."""
     found = [(info.split(), content) for info, content in BLOCK.findall(text)]
     return [(" ".join(words[1:]), content) for words, content in found if (words or [""])[0] == language]
 
@@ -54,7 +54,7 @@ def test_every_section_says_what_a_reader_wants_to_know(method: str) -> None:
 
 
 def memory(expression: str, workers: int) -> int:
-    """`N + 1` as a number."""
+    """Evaluate an expression such as `N + 1`."""
     return sum(workers if term == "N" else int(term) for term in expression.split(" + "))
 
 
@@ -76,7 +76,7 @@ QUOTES = [
 
 
 def occurs(code: str, source: str) -> bool:
-    """Whether these lines stand in the source, one after the other, at whatever indentation."""
+    """Return whether the source has these consecutive lines, at any indentation."""
     wanted, lines = textwrap.dedent(code).rstrip().split("\n"), source.split("\n")
     windows = (lines[start : start + len(wanted)] for start in range(len(lines) - len(wanted) + 1))
     return any(textwrap.dedent("\n".join(window)).split("\n") == wanted for window in windows)
@@ -98,11 +98,11 @@ def test_quotes_are_found_and_can_be_wrong() -> None:
 
 # Commands.
 
-USAGE_ERROR: Any = typer.BadParameter.__base__  # of the click that typer has
+USAGE_ERROR: Any = typer.BadParameter.__base__  # from the copy of click that typer includes
 
 
 def commands(text: str) -> list[str]:
-    """Command lines in blocks without a language and in code within the lines; comments are left out."""
+    """Return the `straggler` commands of a page, from blocks and inline code, without comments."""
     joined = [content.replace("\\\n", " ") for info, content in BLOCK.findall(text) if info in ("", "sh")]
     lines = [line for block in joined for line in block.split("\n")]
     lines += re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
@@ -114,7 +114,7 @@ COMMANDS = [(page, line) for page, text in PAGES.items() for line in commands(te
 
 
 def check(line: str) -> Experiment | None:
-    """Parse a command as typer would, build the experiment of a `run`; raise if something is unknown."""
+    """Parse a command as typer does and build the experiment of a `run`; raise if it is invalid."""
     words = [word for word in shlex.split(line)[1:] if word != "…"]
     group: Any = typer.main.get_command(offered())
     if not words or words[0].startswith("-"):
@@ -124,7 +124,7 @@ def check(line: str) -> Experiment | None:
     if "--help" in arguments:
         return None
     required = any(p.param_type_name == "argument" and p.required for p in command.params)
-    if required and not arguments:  # the command is spoken of, not called
+    if required and not arguments:  # the text mentions the command without calling it
         return None
     given = command.make_context(name, arguments).params
     if name == "list":
@@ -179,21 +179,23 @@ def test_files_in_the_documents_are_experiments_or_sweeps(kind: str, toml: str, 
 
 
 @pytest.mark.slow
-def test_the_readmes_python_runs(
+def test_the_readme_prints_the_digits_that_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As it stands, but one epoch of twenty and in one process."""
-    code = blocks(PAGES["README.md"], "python")[0][1]
-    assert "epochs=20" in code
+    code, shown = blocks(PAGES["README.md"], "python")[0][1], blocks(PAGES["README.md"], "text")[0][1]
     assert ".run()" in code
     monkeypatch.chdir(tmp_path)
-    exec(code.replace("epochs=20", "epochs=1").replace(".run()", ".run(jobs=1)"), {"__name__": "readme"})
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["ssgd", "asgd", "dana-ga"]
-    assert len(list((tmp_path / "runs").iterdir())) == 3
+    exec(code.replace(".run()", ".run(jobs=1)"), {"__name__": "readme"})
+    assert capsys.readouterr().out == shown
 
 
-# What docs/methods.md says and no other test holds.
+def test_the_version_is_the_same_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert re.search(rf"^version: {re.escape(version)}$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == version  # type: ignore[index]
+
+
+# Statements of docs/methods.md that no other test checks.
 
 QUADRATIC: dict[str, Any] = {
     "dataset": "quadratic(dimension=6, noise=0.1, spread=1)",
@@ -237,7 +239,7 @@ def test_with_one_worker_the_look_ahead_is_a_gap(method: str) -> None:
 
 
 def test_dana_and_slim_part_when_the_rate_changes() -> None:
-    """A quadratic's epoch is a thousand gradients; the rate halves after it."""
+    """An epoch of the quadratic has 1,000 gradients; the learning rate halves after it."""
 
     def difference(**settings: Any) -> float:
         choices = QUADRATIC | {"updates": 1100} | settings

@@ -1,0 +1,53 @@
+"""Write the generated parts of the documentation: the map in DESIGN.md and docs/settings.md.
+
+`make docs` runs it. With --check it only reports what is out of date, and exits with code 1.
+"""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "straggler"
+
+
+def first_line(path: Path) -> str:
+    """Return the first line of a module's docstring, without its final full stop."""
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return docstring.split("\n")[0].removesuffix(".")
+
+
+def module_map() -> str:
+    """Return the tree of packages and modules as a block of text, one line each."""
+    lines = ["```text"]
+    for package in sorted({path.parent for path in PACKAGE.rglob("*.py")}):
+        name = "straggler" if package == PACKAGE else package.relative_to(PACKAGE).as_posix()
+        lines.append(f"{name + '/':<27} {first_line(package / '__init__.py')}")
+        modules = sorted(path for path in package.glob("*.py") if path.name != "__init__.py")
+        lines += [f"    {path.stem:<23} {first_line(path)}" for path in modules]
+    return "\n".join([*lines, "```"])
+
+
+def replace_block(text: str, name: str, content: str) -> str:
+    """Replace the text between `<!-- name -->` and `<!-- /name -->`."""
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    assert pattern.search(text), f"no place for {name}"
+    return pattern.sub(lambda match: f"{match[1]}\n{content}\n{match[2]}", text)
+
+
+def main() -> int:
+    """Write or check every generated part; return the exit code."""
+    design = ROOT / "DESIGN.md"
+    wanted = {design: replace_block(design.read_text(), "map", module_map())}
+    outdated = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    for path in outdated:
+        if "--check" in sys.argv:
+            print(f"{path.relative_to(ROOT)} is out of date; run make docs")
+        else:
+            path.write_text(wanted[path])
+    return 1 if outdated and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
