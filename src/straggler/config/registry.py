@@ -1,55 +1,60 @@
-"""Text ⇄ objects: an entry of a catalogue is format_value `name` or `name(key=value, …)`, everywhere."""
+"""Catalogues: text such as `name(key=value, …)` becomes a checked object, and the object becomes text."""
 
 import ast
 import difflib
 import keyword
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-GIVEN = "[given "  # in the text of what a user gave in Python, before its fingerprint
+from straggler.config.imports import IMPORTED, import_object, is_import_string
+
+CUSTOM_MARK = " [custom "  # follows the name of a Python object in text; its fingerprint comes after it
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used; the message has the value, the rule and the remedy."""
+    """Invalid input from the user; the message has the value, the rule and the remedy."""
 
 
 class CatalogueEntry(BaseModel):
-    """One choice in a catalogue: its settings, checked when made; its text is how it is format_value."""
+    """One choice in a catalogue. Its fields are its settings, and `str()` returns its text form."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     name: ClassVar[str]
 
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
+
     def __str__(self) -> str:
         fields = type(self).model_fields
-        return self.text(k for k in fields if is_different(getattr(self, k), fields[k].get_default()))
+        changed = [key for key in fields if is_different(getattr(self, key), fields[key].get_default())]
+        return self.format_with(changed, IMPORTED.get(type(self), self.name))
 
-    def text(self, keys: Iterable[str]) -> str:
-        """As it is format_value, with these settings."""
+    def format_with(self, keys: Iterable[str], name: str) -> str:
+        """Return the text form with these settings."""
         arguments = ", ".join(f"{key}={format_value(getattr(self, key))}" for key in keys)
-        return f"{self.name}({arguments})" if arguments else self.name
+        return f"{name}({arguments})" if arguments else name
 
     def identity(self) -> str:
-        """What tells it from any other: every setting, so that a default may change without confusion."""
-        return self.text(type(self).model_fields)
+        """Return the text form with every setting, so that an id does not change when a default does."""
+        return self.format_with(type(self).model_fields, self.name)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and str(self) == str(other)
 
     def __hash__(self) -> int:
-        return hash(str(self))  # by what it is set to, not by what a run left in it
-
-    @classmethod
-    def keys(cls) -> list[str]:
-        """What may stand between the parentheses."""
-        return list(cls.model_fields)
+        return hash(str(self))  # settings only: what a run leaves in private attributes does not count
 
 
 def is_different(value: object, default: object) -> bool:
-    """Whether it is not the default; arrays do not say so in one word."""
+    """Return whether a setting differs from its default; arrays count as different."""
     try:
         return bool(value != default)
     except (ValueError, RuntimeError):
@@ -59,63 +64,115 @@ def is_different(value: object, default: object) -> bool:
 E = TypeVar("E", bound=CatalogueEntry)
 
 
-def parse_entry(value: object, catalogue: Mapping[str, type[E]], what: str, kind: type[E] | None = None) -> E:
-    """The entry that a text, a table with a `name`, or an entry itself stands for.
+class Catalogue(Mapping[str, type[E]], Generic[E]):
+    """The entries of one kind by name: built-in classes, and those that installed packages register.
 
-    An entry of a class that is in no catalogue will do if it is of this kind: users write their own.
+    A package registers a class with an entry point in the group `straggler.<plural>`, for example
+    `straggler.policies`.
     """
-    if kind is not None and isinstance(value, kind) and is_custom(type(value)):
-        if not isinstance(getattr(value, "name", None), str):
-            rule = f'a {what} has a name; write name: ClassVar[str] = "…" into {type(value).__name__}'
-            raise ValueError(f"{type(value).__name__}(…): {rule}")
+
+    def __init__(self, what: str, plural: str, kind: type[E], entries: Iterable[type[E]]) -> None:
+        self.what, self.plural, self.kind = what, plural, kind
+        self.built_in: dict[str, type[E]] = {entry.name: entry for entry in entries}
+
+    @cached_property
+    def installed(self) -> dict[str, EntryPoint]:
+        """Entry points of installed packages by name."""
+        found = entry_points(group=f"straggler.{self.plural.replace(' ', '_')}")
+        return {point.name: point for point in found if point.name not in self.built_in}
+
+    def __getitem__(self, name: str) -> type[E]:
+        if name in self.built_in:
+            return self.built_in[name]
+        point = self.installed[name]
+        entry = point.load()
+        if not (isinstance(entry, type) and issubclass(entry, self.kind)):
+            raise InputError(f"Entry point {name!r} ({point.value}) is not a {self.what}")
+        IMPORTED[entry] = name
+        return entry
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.built_in, *self.installed])
+
+    def __len__(self) -> int:
+        return len(self.built_in) + len(self.installed)
+
+
+def parse_entry(value: object, catalogue: Catalogue[E]) -> E:
+    """Return the entry that a value stands for.
+
+    The value may be text (`name(key=value)` or an import string), a table with a `name`, an object or a
+    class of the catalogue's kind, or a functools.partial of such a class.
+    """
+    kind, what = catalogue.kind, catalogue.what
+    if isinstance(value, kind):
         return value
-    if isinstance(value, CatalogueEntry):
-        if type(value) not in catalogue.values():
-            raise ValueError(f"{value} is not a {what}; known: {', '.join(catalogue)}")
-        return value  # type: ignore[return-value]
+    if isinstance(value, partial) and isinstance(value.func, type) and issubclass(value.func, kind):
+        return build_entry(value.func, list(value.args), dict(value.keywords))
+    if isinstance(value, type) and issubclass(value, kind):
+        return build_entry(value, [], {})
     if isinstance(value, Mapping):
         settings, positional = dict(value), list[Any]()
         name = str(settings.pop("name", ""))
-    elif isinstance(value, str) and GIVEN in value:
-        raise ValueError(
-            f"{what} {value!r} was given in Python, which text cannot hold; give the object there"
-        )
     elif isinstance(value, str):
+        if CUSTOM_MARK in value:
+            raise ValueError(f"{what} {value!r} was a Python object, which text cannot recreate")
         name, positional, settings = parse_call(value)
-    elif kind is not None and isinstance(value, type) and issubclass(value, kind):
-        raise ValueError(f"{what}={value.__name__} is a class; give an object of it, as {value.__name__}()")
     else:
-        raise ValueError(f"{what} {value!r}: write it as text, for example {next(iter(catalogue))!r}")
+        expected = f"a {what} is text such as {next(iter(catalogue.built_in))!r}, or a {kind.__name__} object"
+        raise ValueError(f"{value!r} is not a {what}: {expected}")
+    if is_import_string(name):
+        return build_imported_entry(name, positional, settings, catalogue)
     if name not in catalogue:
-        raise ValueError(f"unknown {what} {name!r}; {suggest_name(name, catalogue)}")
+        raise ValueError(f"Unknown {what} {name!r}. {suggest_name(name, catalogue)}")
     return build_entry(catalogue[name], positional, settings)
 
 
+def build_imported_entry(
+    text: str, positional: list[Any], settings: dict[str, Any], catalogue: Catalogue[E]
+) -> E:
+    """Import a custom class and build the entry."""
+    found = import_object(text, positional, settings)
+    kind, target = catalogue.kind, found.target
+    if isinstance(target, type) and issubclass(target, kind):
+        return build_entry(target, positional, settings)
+    raise ValueError(
+        f"{text} is not a {catalogue.what}: it must be a subclass of {kind.__module__}.{kind.__name__}"
+    )
+
+
 def is_custom(entry: type[CatalogueEntry]) -> bool:
-    """Whether a user wrote it."""
+    """Return whether a class comes from outside this package."""
     return entry.__module__.split(".")[0] != __name__.split(".")[0]
 
 
 def build_entry(entry: type[E], positional: list[Any], settings: dict[str, Any]) -> E:
-    """Make an entry; whatever is wrong is said in one line."""
-    keys = entry.keys()
+    """Create an entry from its arguments, or raise ValueError with a message of one line."""
+    keys = list(entry.model_fields)
     if len(positional) > len(keys):
         raise ValueError(f"{entry.name} takes at most {len(keys)} values: {', '.join(keys)}")
     for key, value in zip(keys, positional, strict=False):
         if key in settings:
-            raise ValueError(f"{entry.name}: {key} is given twice")
+            raise ValueError(f"{entry.name}: {key} is set twice")
         settings[key] = value
     try:
         return entry(**settings)
     except ValidationError as error:
         raise ValueError(f"{entry.name}: {explain_validation_error(error, entry.model_fields)}") from None
+    except TypeError as error:  # a custom class with a constructor of its own
+        if not is_custom(entry):
+            raise
+        raise ValueError(f"{entry.name}: {error}") from None
+
+
+_CALL = re.compile(r"\s*([A-Za-z0-9][\w.-]*|[^()]+:[A-Za-z_][\w.]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
 def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """`name(1, key=2)` as its name, positional values and keyword values."""
-    match = re.fullmatch(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+    """Return name, positional values and keyword values of `name(1, key=2)`."""
+    match = _CALL.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r}: write `name` or `name(key=value, …)`")
+        raise ValueError(f"{text!r}: expected `name` or `name(key=value, …)`")
     try:
         call = ast.parse(f"f({match[2] or ''})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
@@ -125,7 +182,7 @@ def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
             raise ValueError
         return match[1], [parse_value(node) for node in call.args], settings
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        rule = "between the parentheses write key=value, with numbers, words, 'quoted text' or lists"
+        rule = "write key=value in the parentheses, with numbers, words, 'quoted text' or lists as values"
         raise ValueError(f"{text!r}: {rule}") from None
 
 
@@ -133,7 +190,7 @@ WORDS = {"true": True, "false": False, "none": None, "inf": float("inf")}  # as 
 
 
 def parse_value(node: ast.expr) -> Any:
-    """A literal, or a bare word as text (`aggregate=sum`)."""
+    """Return a literal's value; a bare word is text (`aggregate=sum`)."""
     if isinstance(node, ast.Name):
         return WORDS.get(node.id, node.id)
     if isinstance(node, ast.List | ast.Tuple):
@@ -142,7 +199,7 @@ def parse_value(node: ast.expr) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """A value as `parse_value` reads it back."""
+    """Return a value as text that `parse_value` reads back."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(format_value(item) for item in value)}]"
     if isinstance(value, str):
@@ -154,28 +211,29 @@ def format_value(value: Any) -> str:
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """`did you mean …? known: …`"""
+    """Return `Did you mean …? Known: …` for a name that is not known."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return (f"did you mean {close[0]!r}? " if close else "") + f"known: {', '.join(names)}"
+    return (f"Did you mean {close[0]!r}? " if close else "") + f"Known: {', '.join(names)}"
 
 
 def explain_validation_error(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
-    """A validation error in one line: which key, what was given, what is wanted, what would do."""
+    """Return a validation error in one line: the key, the value, the rule and an example."""
     return "; ".join(explain_one_error(dict(item), fields) for item in error.errors())
 
 
 def explain_one_error(item: dict[str, Any], fields: Mapping[str, FieldInfo]) -> str:
+    """Return one item of a validation error as text."""
     key = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        return f"unknown key {key!r}; {suggest_name(key, fields)}"
+        return f"unknown key {key!r}. {suggest_name(key, fields)}"
     if item["type"] == "missing":
-        return f"{key} is missing; write {key}=…"
-    reason = item["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+        return f"{key} is missing; add {key}=…"
+    reason = item["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if item["type"] == "value_error":
         return f"{key}: {reason}" if key else reason
     if item["type"] in ("tuple_type", "list_type"):
-        return f"{key}={item['input']!r}: it must be a list; write {key}=[{item['input']!r}]"
+        return f"{key} must be a list, got {item['input']!r}; write {key}=[{item['input']!r}]"
     default = fields[key].get_default() if key in fields and not fields[key].is_required() else None
-    remedy = "change it" if default is None else f"for example {key}={format_value(default)}"
-    return f"{key}={item['input']!r}: {reason}; {remedy}"
+    example = "" if default is None else f"; for example {key}={format_value(default)}"
+    return f"{key} {reason.removesuffix('.')}, got {item['input']!r}{example}"
