@@ -24,10 +24,10 @@ WAITING += ("hybrid({half}, 3)",)  # k and the staleness tolerance
 
 def rate(way, policy: str, compute: str, workers: int, arrivals: int, rounds: int) -> float:
     """Arrivals per second of one core (CPU time), the median of several runs; the draws are part of it."""
-    piece = parse_entry(policy.format(half=workers // 2), POLICIES, "policy")
+    piece = parse_entry(policy.format(half=workers // 2), POLICIES)
     seen = []
     for seed in range(rounds):
-        durations = Durations(parse_entry(compute, DELAYS, "law"), [], workers, seed)
+        durations = Durations(parse_entry(compute, DELAYS), [], workers, seed)
         updates = arrivals // getattr(piece, "k", getattr(piece, "num_workers_ps_update", 1))
         updates = updates // workers if piece.name == "synchronous" else updates
         started = time.process_time()

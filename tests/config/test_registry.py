@@ -76,7 +76,7 @@ def entries(draw: st.DrawFn, entry: type[CatalogueEntry]) -> CatalogueEntry:
 def test_text_is_read_back(what: str, name: str, data: st.DataObject) -> None:
     catalogue = CATALOGUES[what]
     entry = data.draw(entries(catalogue[name]))
-    again = parse_entry(str(entry), catalogue, what)
+    again = parse_entry(str(entry), catalogue)
     assert type(again) is type(entry)
     assert again.model_dump() == entry.model_dump()
     assert again == entry and hash(again) == hash(entry) and str(again) == str(entry)
@@ -88,11 +88,11 @@ def test_an_entry_is_found_by_its_name_and_as_a_table(what: str, name: str) -> N
     required = {key: 1 for key, field in catalogue[name].model_fields.items() if field.is_required()}
     if name == "trace":
         required = {"file": "delays.csv"}
-    entry = parse_entry({"name": name, **required}, catalogue, what)
+    entry = parse_entry({"name": name, **required}, catalogue)
     assert type(entry) is catalogue[name]
-    assert parse_entry(entry, catalogue, what) is entry
+    assert parse_entry(entry, catalogue) is entry
     if not required:
-        assert parse_entry(name, catalogue, what) == entry
+        assert parse_entry(name, catalogue) == entry
         assert str(entry) == entry.name  # defaults are not format_value
 
 
@@ -119,13 +119,13 @@ def test_words_need_no_quotes() -> None:
 def test_entries_with_other_settings_differ() -> None:
     assert Constant(seconds=1) != Constant(seconds=2)
     assert Constant(seconds=0) != Gaussian(mean=0, std=0)
-    assert Constant(seconds=1) == Constant(seconds=1.0) == parse_entry("constant(1)", DELAYS, "delay law")
+    assert Constant(seconds=1) == Constant(seconds=1.0) == parse_entry("constant(1)", DELAYS)
 
 
 def test_positional_values_come_in_the_order_of_the_keys() -> None:
-    assert parse_entry("gaussian(3, 0.5)", DELAYS, "delay law") == Gaussian(mean=3, std=0.5)
-    assert parse_entry("gaussian(3, std=0.5)", DELAYS, "delay law") == Gaussian(mean=3, std=0.5)
-    assert parse_entry("constant(4, workers=[0, 2])", DELAYS, "delay law") == Constant(
+    assert parse_entry("gaussian(3, 0.5)", DELAYS) == Gaussian(mean=3, std=0.5)
+    assert parse_entry("gaussian(3, std=0.5)", DELAYS) == Gaussian(mean=3, std=0.5)
+    assert parse_entry("constant(4, workers=[0, 2])", DELAYS) == Constant(
         seconds=4, workers=(0, 2)
     )
 
@@ -148,7 +148,7 @@ def test_positional_values_come_in_the_order_of_the_keys() -> None:
 )
 def test_what_is_wrong_is_said_in_one_line(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        parse_entry(text, DELAYS, "delay law")
+        parse_entry(text, DELAYS)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -178,7 +178,7 @@ def test_what_is_wrong_is_said_in_one_line(text: str, message: str) -> None:
 )
 def test_bad_syntax_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write `name` or|between the parentheses write key=value"):
-        parse_entry(text, DELAYS, "delay law")
+        parse_entry(text, DELAYS)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_no_code_is_evaluated(code: str, tmp_path: Any, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     for text in (f"constant({code})", f"constant(seconds={code})", f"constant(1, workers=[{code}])"):
         with pytest.raises(ValueError, match="between the parentheses"):
-            parse_entry(text, DELAYS, "delay law")
+            parse_entry(text, DELAYS)
     assert not list(tmp_path.iterdir())
 
 
@@ -208,23 +208,23 @@ def test_no_code_is_evaluated(code: str, tmp_path: Any, monkeypatch: pytest.Monk
 def test_any_text_is_an_entry_or_a_value_error(text: str) -> None:
     for candidate in (text, f"constant({text})"):
         with suppress(ValueError):
-            assert isinstance(parse_entry(candidate, DELAYS, "delay law"), CatalogueEntry)
+            assert isinstance(parse_entry(candidate, DELAYS), CatalogueEntry)
 
 
 @pytest.mark.parametrize("value", [3, None, 1.5, ["constant(1)"], object])
 def test_other_things_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="write it as text, for example 'constant'"):
-        parse_entry(value, DELAYS, "delay law")
+        parse_entry(value, DELAYS)
 
 
 def test_an_entry_of_another_catalogue_is_refused() -> None:
     with pytest.raises(ValueError, match=r"constant\(seconds=1.0\) is not a policy; known: asynchronous"):
-        parse_entry(Constant(seconds=1), POLICIES, "policy")
+        parse_entry(Constant(seconds=1), POLICIES)
 
 
 def test_a_table_without_a_name_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown delay law ''"):
-        parse_entry({"seconds": 1}, DELAYS, "delay law")
+        parse_entry({"seconds": 1}, DELAYS)
 
 
 def test_suggestions() -> None:

@@ -12,7 +12,7 @@ from straggler.config.registry import parse_entry
 from straggler.problems.models import MODELS
 
 torch.set_num_threads(1)
-network = parse_entry("lenet5", MODELS, "model").build((1, 28, 28), 10)
+network = parse_entry("lenet5", MODELS).build((1, 28, 28), 10)
 images, labels = torch.randn(32, 1, 28, 28), torch.zeros(32, dtype=torch.long)
 
 

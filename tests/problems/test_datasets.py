@@ -42,13 +42,13 @@ def test_digits_are_the_same_every_time():
 
 
 def test_digits_without_normalisation():
-    data = parse_entry("digits(normalise=false)", DATASETS, "data set").load()
+    data = parse_entry("digits(normalise=false)", DATASETS).load()
     assert (data.mean, data.std) == ((0.0,), (1.0,))
 
 
 def test_mixture_is_addressed_by_its_settings():
     first, again = (DATASETS["mixture"]().load() for _ in range(2))
-    other = parse_entry("mixture(seed=1)", DATASETS, "data set").load()
+    other = parse_entry("mixture(seed=1)", DATASETS).load()
     assert np.array_equal(first.inputs, again.inputs)
     assert not np.allclose(first.inputs, other.inputs)
     assert first.inputs.dtype == np.float32
@@ -58,7 +58,7 @@ def test_mixture_is_addressed_by_its_settings():
 
 
 def nearest_centre_accuracy(text):
-    data = parse_entry(text, DATASETS, "data set").load()
+    data = parse_entry(text, DATASETS).load()
     centres = np.stack([data.inputs[data.labels == c].mean(axis=0) for c in range(len(data.classes))])
     distances = ((data.test_inputs[:, None] - centres) ** 2).sum(axis=2)
     return (distances.argmin(axis=1) == data.test_labels).mean()
@@ -70,13 +70,13 @@ def test_mixture_can_be_learned_and_spread_makes_it_harder():
 
 
 def test_synthetic_is_the_mixture():
-    assert str(parse_entry("synthetic(samples=50)", DATASETS, "data set")) == "mixture(samples=50)"
+    assert str(parse_entry("synthetic(samples=50)", DATASETS)) == "mixture(samples=50)"
 
 
 @pytest.mark.parametrize("text", ["mixture(samples=3)", "mixture(classes=1)", "mixture(spread=-1)"])
 def test_a_senseless_mixture_is_refused(text):
     with pytest.raises(ValueError, match="mixture"):
-        parse_entry(text, DATASETS, "data set")
+        parse_entry(text, DATASETS)
 
 
 def test_status_has_a_row_for_each_and_fetches_nothing(cache):
@@ -174,5 +174,5 @@ def test_cifar10_as_pictures(cifar, cache, tmp_path):
 
 @pytest.mark.slow
 def test_cifar10_is_augmented_only_when_asked():
-    assert not parse_entry("cifar10", DATASETS, "data set").load().augment
-    assert parse_entry("cifar10(augment=true)", DATASETS, "data set").load().augment
+    assert not parse_entry("cifar10", DATASETS).load().augment
+    assert parse_entry("cifar10(augment=true)", DATASETS).load().augment

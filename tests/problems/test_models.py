@@ -27,7 +27,7 @@ SIZES = [
 
 
 def build(text, shape, classes=10):
-    return parse_entry(text, MODELS, "model").build(shape, classes)
+    return parse_entry(text, MODELS).build(shape, classes)
 
 
 def test_every_model_is_counted_here():
@@ -198,9 +198,9 @@ def test_one_class_is_refused():
 
 def test_widths_must_be_positive():
     with pytest.raises(ValueError, match="hidden"):
-        parse_entry("mlp(hidden=[0])", MODELS, "model")
+        parse_entry("mlp(hidden=[0])", MODELS)
 
 
 def test_settings_are_printed_as_they_are_read():
-    assert str(parse_entry("mlp(hidden=[32, 16])", MODELS, "model")) == "mlp(hidden=[32, 16])"
-    assert str(parse_entry("mlp", MODELS, "model")) == "mlp"
+    assert str(parse_entry("mlp(hidden=[32, 16])", MODELS)) == "mlp(hidden=[32, 16])"
+    assert str(parse_entry("mlp", MODELS)) == "mlp"

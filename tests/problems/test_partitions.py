@@ -13,7 +13,7 @@ BALANCED = np.repeat(np.arange(10), 60)
 
 
 def split(text, labels, workers, seed=0):
-    return parse_entry(text, PARTITIONS, "partition").split(labels, workers, np.random.default_rng(seed))
+    return parse_entry(text, PARTITIONS).split(labels, workers, np.random.default_rng(seed))
 
 
 def classes_of(labels, part):
@@ -142,7 +142,7 @@ def test_dirichlet_for_ten_thousand_workers():
 @pytest.mark.parametrize("alpha", ["0", "-1", "inf", "1e7"])
 def test_dirichlet_refuses_senseless_alpha(alpha):
     with pytest.raises(ValueError, match="alpha"):
-        parse_entry(f"dirichlet(alpha={alpha})", PARTITIONS, "partition")
+        parse_entry(f"dirichlet(alpha={alpha})", PARTITIONS)
 
 
 def test_shards_hold_few_classes():

@@ -41,7 +41,7 @@ NOT_RANDOM = ("constant", "power")
 
 
 def law(text: str) -> Law:
-    return parse_entry(text, DELAYS, "delay")
+    return parse_entry(text, DELAYS)
 
 
 def durations(compute: str, *delays: str, workers: int = 4, seed: int = 7) -> Durations:

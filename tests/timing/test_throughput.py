@@ -26,13 +26,13 @@ TIES = "uniform(low=1, high=1)"
 
 
 def durations(compute: str, workers: int, *delays: str, seed: int = 0) -> Durations:
-    law = parse_entry(compute, DELAYS, "law")
-    return Durations(law, [parse_entry(delay, DELAYS, "law") for delay in delays], workers, seed)
+    law = parse_entry(compute, DELAYS)
+    return Durations(law, [parse_entry(delay, DELAYS) for delay in delays], workers, seed)
 
 
 def counted(policy: str, compute: str, workers: int, updates: int, **more: Any) -> Throughput:
     return measure_throughput(
-        parse_entry(policy, POLICIES, "policy"), durations(compute, workers, **more), updates
+        parse_entry(policy, POLICIES), durations(compute, workers, **more), updates
     )
 
 
@@ -80,12 +80,12 @@ def test_both_paths_are_the_simulator(policy: str, compute: str) -> None:
     )
     cluster = durations(compute, 5, delay, seed=3)
     for way in (measure_throughput, through_policy):
-        assert way(parse_entry(policy, POLICIES, "policy"), cluster, updates) == simulated
+        assert way(parse_entry(policy, POLICIES), cluster, updates) == simulated
 
 
 def test_more_workers_than_a_round_has_blocks() -> None:
     for policy in ("synchronous", "k-sync(k=70)", "asynchronous", "k-batch-async(k=50)"):
-        piece, cluster = parse_entry(policy, POLICIES, "policy"), durations(UNEVEN, 100)
+        piece, cluster = parse_entry(policy, POLICIES), durations(UNEVEN, 100)
         assert measure_throughput(piece, cluster, BLOCK + 1) == through_policy(piece, cluster, BLOCK + 1)
 
 
@@ -175,7 +175,7 @@ def test_gamma_rounds_against_quadrature(workers: int, known: float) -> None:
 @pytest.mark.slow
 def test_the_share_of_slow_batches_is_the_paper_s() -> None:
     """Gap-Aware's figure 3: about 1 % and 27.9 % take over 1.25 means."""
-    laws = [parse_entry(law, DELAYS, "law") for law in ("gamma(128, 0.1)", "gamma-machines(128, 0.6, 0.1)")]
+    laws = [parse_entry(law, DELAYS) for law in ("gamma(128, 0.1)", "gamma-machines(128, 0.6, 0.1)")]
     frame = densities(laws, [], seed=0)
     shares = frame.group_by("cluster", maintain_order=True).agg((pl.col("seconds") > 160).mean())["seconds"]
     assert shares[0] == pytest.approx(0.0093, abs=0.001)
@@ -186,7 +186,7 @@ def test_the_share_of_slow_batches_is_the_paper_s() -> None:
 
 
 def test_speedup_is_counted_in_mean_batches() -> None:
-    law = parse_entry("constant(4)", DELAYS, "law")
+    law = parse_entry("constant(4)", DELAYS)
     frame = speedups(["asgd", "ssgd", "k-sync(k=50%)"], [law], [], [1, 8], 400, [0, 1])
     assert set(frame["applied"]) == {400}
     by_method = {key[0]: list(group["speedup"]) for key, group in frame.group_by("method")}
@@ -196,7 +196,7 @@ def test_speedup_is_counted_in_mean_batches() -> None:
 
 
 def test_the_unit_is_the_mean_batch_of_the_largest_cluster() -> None:
-    law = parse_entry("power(base=1, exponent=1)", DELAYS, "law")
+    law = parse_entry("power(base=1, exponent=1)", DELAYS)
     assert mean_seconds(law, [], 4, [0]) == 2.5
     assert set(speedups(["ssgd"], [law], [], [2, 4], 5, [0])["unit"]) == {2.5}
     assert set(speedups(["ssgd"], [law], [], [2, 4], 5, [0], unit=7.0)["unit"]) == {7.0}

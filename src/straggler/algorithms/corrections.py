@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
-from straggler.config.registry import parse_entry
+from straggler.config.registry import Catalogue, parse_entry
 from straggler.core import Arrival, Correction, Optimizer, Policy, Server
 
 
@@ -233,9 +233,11 @@ class Chain(Correction):
             link.restore(state[str(position)])
 
 
-CORRECTIONS: dict[str, type[Correction]] = {
-    correction.name: correction
-    for correction in (
+CORRECTIONS = Catalogue(
+    "correction",
+    "corrections",
+    Correction,
+    [
         Uncorrected,
         StalenessAware,
         Polynomial,
@@ -244,8 +246,8 @@ CORRECTIONS: dict[str, type[Correction]] = {
         DelayCompensation,
         AdaptiveDelayCompensation,
         GapAware,
-    )
-}
+    ],
+)
 
 
 def correction_of(value: Any) -> Correction:
@@ -255,5 +257,5 @@ def correction_of(value: Any) -> Correction:
     texts = value.split(" + ") if isinstance(value, str) else value if isinstance(value, list) else [value]
     if not texts:
         raise ValueError("correction=[]: a chain needs a link; write none")
-    links = tuple(parse_entry(text, CORRECTIONS, "correction", Correction) for text in texts)
+    links = tuple(parse_entry(text, CORRECTIONS) for text in texts)
     return links[0] if len(links) == 1 else Chain(links=links)

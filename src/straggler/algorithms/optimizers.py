@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, create_model
 from torch import Tensor
 from torch.optim import lr_scheduler
 
-from straggler.config.registry import InputError, parse_call, suggest_name
+from straggler.config.registry import Catalogue, InputError, parse_call, suggest_name
 from straggler.core import Optimizer
 
 # Set elsewhere (lr) or about speed on other hardware; they are not part of what an optimizer is.
@@ -126,11 +126,11 @@ def usable(candidate: object) -> bool:
     )
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {
-    name.lower(): from_torch(candidate)
+TORCH_OPTIMIZERS = [
+    from_torch(candidate)
     for name, candidate in sorted(vars(torch.optim).items(), key=lambda item: (item[0] != "SGD", item[0]))
     if usable(candidate)
-}
+]
 
 
 class PerWorkerMomentum(Optimizer):
@@ -223,7 +223,7 @@ class DanaSlim(PerWorkerMomentum):
         return x.add(ahead, alpha=-lr)
 
 
-OPTIMIZERS |= {optimizer.name: optimizer for optimizer in (Multi, Dana, DanaSlim)}
+OPTIMIZERS = Catalogue("optimizer", "optimizers", Optimizer, [*TORCH_OPTIMIZERS, Multi, Dana, DanaSlim])
 
 
 class LearningRate:

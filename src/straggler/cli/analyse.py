@@ -154,7 +154,7 @@ def clusters_of(texts: list[str] | None) -> list[Law]:
 
 def laws_of(texts: list[str] | tuple[str, ...], option: str) -> list[Law]:
     try:
-        return [parse_entry(text, DELAYS, "delay law") for text in texts]
+        return [parse_entry(text, DELAYS) for text in texts]
     except ValueError as error:
         raise InputError(f"{option}: {error}") from None
 

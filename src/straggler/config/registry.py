@@ -71,14 +71,21 @@ class Catalogue(Mapping[str, type[E]], Generic[E]):
     `straggler.policies`.
     """
 
-    def __init__(self, what: str, plural: str, kind: type[E], entries: Iterable[type[E]]) -> None:
+    def __init__(
+        self,
+        what: str,
+        plural: str,
+        kind: type[E],
+        entries: Iterable[type[E]],
+        aliases: Mapping[str, type[E]] | None = None,
+    ) -> None:
         self.what, self.plural, self.kind = what, plural, kind
-        self.built_in: dict[str, type[E]] = {entry.name: entry for entry in entries}
+        self.built_in: dict[str, type[E]] = {entry.name: entry for entry in entries} | dict(aliases or {})
 
     @cached_property
     def installed(self) -> dict[str, EntryPoint]:
         """Entry points of installed packages by name."""
-        found = entry_points(group=f"straggler.{self.plural.replace(' ', '_')}")
+        found = entry_points(group=f"straggler.{self.plural}")
         return {point.name: point for point in found if point.name not in self.built_in}
 
     def __getitem__(self, name: str) -> type[E]:

@@ -45,7 +45,7 @@ def dataset_of(value: Any) -> Any:
 
 def model_of(value: Any) -> Any:
     if isinstance(value, str | dict) or type(value) in MODELS.values():
-        return parse_entry(value, MODELS, "model")
+        return parse_entry(value, MODELS)
     return value if isinstance(value, CustomModel) else CustomModel(value)
 
 
@@ -106,7 +106,7 @@ def with_shared_settings(settings: Mapping[str, Any], own: bool) -> Optimizer:
 
     What a method sets by default gives way; what the user wrote into the optimizer must agree.
     """
-    optimizer = parse_entry(settings["optimizer"], OPTIMIZERS, "optimizer", Optimizer)
+    optimizer = parse_entry(settings["optimizer"], OPTIMIZERS)
     changes = {}
     for key in SHARED_SETTINGS:
         if key not in settings:
@@ -136,7 +136,7 @@ def overridden(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     settings = dict(settings)
     replaced: set[str] = {"min_workers"} if "workers" in changes else set()
     if str(changes.get("method")) in METHODS and any(piece in settings for piece in PIECES):
-        new = parse_entry(METHODS[changes["method"]].optimizer, OPTIMIZERS, "optimizer")
+        new = parse_entry(METHODS[changes["method"]].optimizer, OPTIMIZERS)
         replaced |= {*PIECES} | {key for key in SHARED_SETTINGS if not hasattr(new, key)}
         replaced |= {"nesterov"} & new.model_fields_set
     if "optimizer" in changes:
@@ -145,7 +145,7 @@ def overridden(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
         replaced |= {*BUDGETS}
     if "optimizer" in settings and (set_anew := changes.keys() & {*SHARED_SETTINGS}):
         try:
-            last = parse_entry(settings["optimizer"], OPTIMIZERS, "optimizer")
+            last = parse_entry(settings["optimizer"], OPTIMIZERS)
         except ValueError as error:
             raise InputError(str(error)) from None
         settings["optimizer"] = without(last, set_anew)

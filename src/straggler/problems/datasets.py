@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 from pydantic import Field, model_validator
 
-from straggler.config.registry import CatalogueEntry, parse_entry
+from straggler.config.registry import Catalogue, CatalogueEntry, parse_entry
 from straggler.core.randomness import addressed_rng
 from straggler.problems.downloads.cache import DataSetStatus, inspect_cache, load_published
 from straggler.problems.downloads.published import CIFAR10, FASHION_MNIST, MNIST, Array, PublishedData
@@ -219,14 +219,17 @@ class Mixture(DataSet):
         return (centres[labels] + self.spread * noise).astype(np.float32), labels.astype(np.int64)
 
 
-DATASETS: dict[str, type[DataSet]] = {
-    **{entry.name: entry for entry in (FashionMnist, Mnist, Cifar10, Digits, Mixture)},
-    "synthetic": Mixture,
-}
+DATASETS = Catalogue(
+    "data set",
+    "datasets",
+    DataSet,
+    [FashionMnist, Mnist, Cifar10, Digits, Mixture],
+    aliases={"synthetic": Mixture},
+)
 
 
 def list_statuses(
     names: Iterable[str] = ("fashion-mnist", "mnist", "cifar10", "digits", "mixture"),
 ) -> list[DataSetStatus]:
     """One row per data set for `straggler data`; nothing is fetched."""
-    return [parse_entry(name, DATASETS, "data set").status() for name in names]
+    return [parse_entry(name, DATASETS).status() for name in names]

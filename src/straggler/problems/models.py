@@ -9,7 +9,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from straggler.config.registry import CatalogueEntry
+from straggler.config.registry import Catalogue, CatalogueEntry
 from straggler.problems.residual_networks import resnet, wide_resnet
 
 SMALLEST_IMAGE = 8
@@ -238,18 +238,9 @@ def times(shape: tuple[int, ...] | None) -> str:
     return "×".join(str(length) for length in shape or ()) or "no dimensions"
 
 
-MODELS: dict[str, type[Model]] = {
-    entry.name: entry
-    for entry in (
-        LeNet5,
-        Cnn,
-        AsuMnist,
-        AsuMnistConv,
-        AsuCifar,
-        AsuFashion,
-        ResNet20,
-        WideResNet16x4,
-        Mlp,
-        Linear,
-    )
-}
+MODELS = Catalogue(
+    "model",
+    "models",
+    Model,
+    [LeNet5, Cnn, AsuMnist, AsuMnistConv, AsuCifar, AsuFashion, ResNet20, WideResNet16x4, Mlp, Linear],
+)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from straggler.config.registry import CatalogueEntry
+from straggler.config.registry import Catalogue, CatalogueEntry
 
 Indices = NDArray[np.int64]
 Labels = NDArray[Any]
@@ -189,6 +189,6 @@ def class_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> NDAr
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 
-PARTITIONS: dict[str, type[Partition]] = {
-    entry.name: entry for entry in (Shared, Iid, Label, LabelTruncated, Dirichlet, Shards)
-}
+PARTITIONS = Catalogue(
+    "partition", "partitions", Partition, [Shared, Iid, Label, LabelTruncated, Dirichlet, Shards]
+)

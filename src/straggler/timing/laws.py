@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
-from straggler.config.registry import CatalogueEntry
+from straggler.config.registry import Catalogue, CatalogueEntry
 from straggler.core.randomness import addressed_rng
 
 BLOCK = 64
@@ -265,11 +265,15 @@ def gamma(rng: np.random.Generator, mean: float, cv: float, size: int) -> Array:
     return rng.gamma(1.0 / (cv * cv), mean * (cv * cv), size)
 
 
-_LAWS: tuple[type[Law], ...] = (
-    *(Constant, Gaussian, Uniform, Exponential, Gamma, GammaMachines),
-    *(LogNormal, Pareto, Power, Spikes, OnOff, Trace),
+DELAYS = Catalogue(
+    "delay law",
+    "delays",
+    Law,
+    [
+        *(Constant, Gaussian, Uniform, Exponential, Gamma, GammaMachines),
+        *(LogNormal, Pareto, Power, Spikes, OnOff, Trace),
+    ],
 )
-DELAYS: dict[str, type[Law]] = {law.name: law for law in _LAWS}
 
 
 class Term:

@@ -97,7 +97,7 @@ def choices() -> dict[str, Any]:
     methods = {}
     for name, method in METHODS.items():
         if not method.single:
-            optimizer = parse_entry(method.optimizer, OPTIMIZERS, "optimizer")
+            optimizer = parse_entry(method.optimizer, OPTIMIZERS)
             momentum = getattr(optimizer, "momentum", None)
             methods[name] = {"text": f"{name}: {method.summary}", "momentum": momentum}
     return {

@@ -132,8 +132,8 @@ def methods_by_pieces() -> dict[tuple[str, ...], str]:
     """The names of METHODS by their pieces as a record writes them."""
     named: dict[tuple[str, ...], str] = {}
     for name, method in METHODS.items():
-        policy = parse_entry(method.policy, POLICIES, "policy")
-        optimizer = parse_entry(method.optimizer, OPTIMIZERS, "optimizer")
+        policy = parse_entry(method.policy, POLICIES)
+        optimizer = parse_entry(method.optimizer, OPTIMIZERS)
         pieces = (str(policy), str(correction_of(method.correction)), str(optimizer))
         if not method.single:
             named.setdefault(pieces, name)

@@ -5,6 +5,7 @@ from straggler.algorithms.policies.first_k import KAsync, KBatchAsync, KBatchSyn
 from straggler.algorithms.policies.hybrid import Hybrid
 from straggler.algorithms.policies.stale_synchronous import StaleSynchronous
 from straggler.algorithms.policies.synchronous import Synchronous
+from straggler.config.registry import Catalogue
 from straggler.core import Policy
 
 __all__ = [
@@ -19,16 +20,9 @@ __all__ = [
     "Synchronous",
 ]
 
-POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy
-    for policy in (
-        Asynchronous,
-        Synchronous,
-        KSync,
-        KBatchSync,
-        KAsync,
-        KBatchAsync,
-        StaleSynchronous,
-        Hybrid,
-    )
-}
+POLICIES = Catalogue(
+    "policy",
+    "policies",
+    Policy,
+    [Asynchronous, Synchronous, KSync, KBatchSync, KAsync, KBatchAsync, StaleSynchronous, Hybrid],
+)

@@ -137,7 +137,7 @@ def maps(scale: Scale) -> Iterator[Cell]:
 def speeds(scale: Scale) -> Iterator[Cell]:
     """Figure 12: who waits for whom; gradients are counted, not computed."""
     for kind, text in (("homogeneous", HOMOGENEOUS), ("heterogeneous", HETEROGENEOUS)):
-        law = parse_entry(text, DELAYS, "law")
+        law = parse_entry(text, DELAYS)
         for workers in SPEED_WORKERS:
             for method in SPEED_METHODS:
                 labels = {"table": "12", "protocol": kind, "row": method, "column": f"N = {workers}"}
