@@ -12,11 +12,10 @@ from straggler.algorithms.corrections import CORRECTIONS
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
+from straggler.config.settings import PROBLEM_DATA
 from straggler.experiment import Experiment
-from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS
 from straggler.problems.partitions import PARTITIONS
-from straggler.problems.quadratic import QuadraticData
 from straggler.timing import DELAYS
 
 ROOT = Path(__file__).parents[1]
@@ -25,14 +24,8 @@ PACKAGE = ROOT / "src" / "straggler"
 # A unit is a package or a module; the longest name that fits counts. Its modules may import each other, and
 # the modules of the rows above.
 LEVELS = [
-    {
-        "config.registry",
-        "config.fingerprints",
-        "core.randomness",
-        "algorithms.references",
-        "running.environment",
-        "running.locks",
-    },
+    {"config.imports"},
+    {"config.registry", "core.randomness", "algorithms.references", "running.environment", "running.locks"},
     {"core"},
     {"timing", "problems", "record", "running.checkpoints"},
     {"algorithms", "config.custom", "engines"},
@@ -197,7 +190,7 @@ CATALOGUES: dict[str, Mapping[str, Any]] = {
     "delays": DELAYS,
     "partitions": PARTITIONS,
     "models": MODELS,
-    "datasets": DATASETS | {QuadraticData.name: QuadraticData},
+    "datasets": PROBLEM_DATA,
 }
 
 

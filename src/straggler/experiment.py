@@ -65,9 +65,9 @@ class Experiment(BaseModel):
     loss: Loss | None = Field(None, exclude=True)  # Python only; cross entropy
 
     method: str = Field("asgd", exclude=True)  # a name for the three that follow
-    policy: Annotated[Policy, *choice(POLICIES, "policy", Policy)]
+    policy: Annotated[Policy, *choice(POLICIES)]
     correction: Annotated[Correction, BeforeValidator(correction_of), *Text]
-    optimizer: Annotated[Optimizer, *choice(OPTIMIZERS, "optimizer", Optimizer)]
+    optimizer: Annotated[Optimizer, *choice(OPTIMIZERS)]
     lr: float = Field(0.01, gt=0, lt=1e30)
     momentum: float | None = None  # None: the optimizer's own default
     nesterov: bool | None = None
@@ -78,14 +78,10 @@ class Experiment(BaseModel):
     workers: int = Field(4, ge=1)  # (min, max) or "min-max": in real time they may come and go
     min_workers: int | None = Field(None, ge=1)  # fewer are waited for; None: all
     batch_size: int = Field(32, ge=1)  # per worker
-    partition: Annotated[Partition, *choice(PARTITIONS, "partition", Partition)] = Field(
-        "iid", validate_default=True
-    )
+    partition: Annotated[Partition, *choice(PARTITIONS)] = Field("iid", validate_default=True)
     validation: float = Field(0.0, ge=0, lt=1)  # part of the training set kept apart
-    compute: Annotated[Law, *choice(DELAYS, "delay law", Law)] = Field(
-        "constant(seconds=1)", validate_default=True
-    )
-    delay: Annotated[list[Annotated[Law, *choice(DELAYS, "delay law", Law)]], BeforeValidator(laws_of)] = []
+    compute: Annotated[Law, *choice(DELAYS)] = Field("constant(seconds=1)", validate_default=True)
+    delay: Annotated[list[Annotated[Law, *choice(DELAYS)]], BeforeValidator(laws_of)] = []
 
     epochs: float | None = Field(None, gt=0)
     updates: int | None = Field(None, gt=0)

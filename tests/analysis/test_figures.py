@@ -440,7 +440,7 @@ def test_plot_explains_its_kinds() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["gaps"], "unknown kind of figure 'gaps'; did you mean 'gap'"),
+        (["gaps"], "unknown kind of figure 'gaps'. Did you mean 'gap'"),
         (["gap", "--against", "hours"], "--against 'hours'"),
         (["gap", "--out", "x.jpeg"], "must end with .png, .pdf, .svg"),
     ],

@@ -397,15 +397,15 @@ def test_without_json_people_can_read_it(straggler: Command) -> None:
 # Wrong input: one line with the value, the rule and the remedy; exit 2; nothing left.
 
 BAD: dict[str, tuple[list[str], list[str]]] = {
-    "unknown method": (["--method", "asdg"], ["'asdg'", "unknown method", "did you mean 'asgd'"]),
-    "unknown model": (["--model", "lenet6"], ["'lenet6'", "unknown model", "did you mean 'lenet5'"]),
-    "unknown data set": (["--dataset", "digitz"], ["'digitz'", "unknown data set", "did you mean 'digits'"]),
-    "unknown policy": (["--policy", "synchronus"], ["'synchronus'", "did you mean 'synchronous'"]),
-    "unknown correction": (["--correction", "nonne"], ["'nonne'", "did you mean 'none'"]),
-    "unknown optimizer": (["--optimizer", "rmspropp"], ["'rmspropp'", "did you mean 'rmsprop'"]),
-    "unknown partition": (["--partition", "dirichlett(1)"], ["'dirichlett'", "did you mean 'dirichlet'"]),
-    "unknown law": (["--compute", "gama(1, 1)"], ["'gama'", "did you mean 'gamma'"]),
-    "unknown schedule": (["--schedule", "exponentail"], ["'exponentail'", "did you mean 'exponential'"]),
+    "unknown method": (["--method", "asdg"], ["'asdg'", "unknown method", "Did you mean 'asgd'"]),
+    "Unknown model": (["--model", "lenet6"], ["'lenet6'", "Unknown model", "Did you mean 'lenet5'"]),
+    "Unknown data set": (["--dataset", "digitz"], ["'digitz'", "Unknown data set", "Did you mean 'digits'"]),
+    "Unknown policy": (["--policy", "synchronus"], ["'synchronus'", "Did you mean 'synchronous'"]),
+    "Unknown correction": (["--correction", "nonne"], ["'nonne'", "Did you mean 'none'"]),
+    "Unknown optimizer": (["--optimizer", "rmspropp"], ["'rmspropp'", "Did you mean 'rmsprop'"]),
+    "Unknown partition": (["--partition", "dirichlett(1)"], ["'dirichlett'", "Did you mean 'dirichlet'"]),
+    "unknown law": (["--compute", "gama(1, 1)"], ["'gama'", "Did you mean 'gamma'"]),
+    "unknown schedule": (["--schedule", "exponentail"], ["'exponentail'", "Did you mean 'exponential'"]),
     "lr 0": (["--lr", "0"], ["lr=0.0", "greater than 0", "for example lr=0.01"]),
     "lr below 0": (["--lr", "-0.5"], ["lr=-0.5", "greater than 0", "for example lr="]),
     "lr nan": (["--lr", "nan"], ["lr=nan", "finite", "for example lr="]),
@@ -447,7 +447,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "a list for a method": (["--set", "method=[1]"], ["method", "[1]"]),
     "wrong optimizer in TOML": (
         ["--config", "optimizer.toml", "--momentum", ".5"],
-        ["unknown optimizer 'sdg'", "did you mean 'sgd'"],
+        ["Unknown optimizer 'sdg'", "Did you mean 'sgd'"],
     ),
     "schedule too short": (
         ["--updates", "400", "--schedule", "onecycle(max_lr=.1, total_steps=3)"],
@@ -472,9 +472,9 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["--engine", "processes", "--delay", "spikes(.1, 5)"],
         ["multiplies", "engine=processes measures it", "or the simulator"],
     ),
-    "unknown --set key": (["--set", "workres=3"], ["'workres'", "unknown key", "did you mean 'workers'"]),
+    "unknown --set key": (["--set", "workres=3"], ["'workres'", "unknown key", "Did you mean 'workers'"]),
     "--set without =": (["--set", "workers"], ["'workers'", "write key=value"]),
-    "unknown key in TOML": (["--config", "typo.toml"], ["'batch_sise'", "did you mean 'batch_size'"]),
+    "unknown key in TOML": (["--config", "typo.toml"], ["'batch_sise'", "Did you mean 'batch_size'"]),
     "broken TOML": (["--config", "broken.toml"], ["broken.toml", "line 1", "give a TOML file"]),
     "no TOML": (["--config", "absent.toml"], ["absent.toml", "No such file", "give a TOML file"]),
     "binary TOML": (["--config", "binary.toml"], ["binary.toml", "decode", "give a TOML file"]),
@@ -672,7 +672,7 @@ def test_list_prints_settings_as_they_are_written(straggler: Command) -> None:
 
 
 def test_list_of_something_else(straggler: Command) -> None:
-    check_refusal(straggler("list", "modles"), ["'modles'", "did you mean 'models'"])
+    check_refusal(straggler("list", "modles"), ["'modles'", "Did you mean 'models'"])
 
 
 def test_show_by_folder_and_by_id(straggler: Command) -> None:
@@ -724,7 +724,7 @@ def test_data_with_an_empty_cache(straggler: Command, here: Path) -> None:
     assert rows["digits"][1] == rows["mixture"][1] == "yes"
     assert rows["digits"][2:5] == ["1,437", "+", "360"]
     assert straggler("data", "digits").code == 0
-    check_refusal(straggler("data", "mnistt"), ["'mnistt'", "did you mean 'mnist'"])
+    check_refusal(straggler("data", "mnistt"), ["'mnistt'", "Did you mean 'mnist'"])
 
 
 def test_data_that_are_damaged_are_not_there(straggler: Command, here: Path) -> None:
@@ -921,7 +921,7 @@ def test_the_installed_command(here: Path) -> None:
         "5",
         "--json",
     ]
-    check_refusal(command("run", "--method", "asdg"), ["did you mean 'asgd'"])
+    check_refusal(command("run", "--method", "asdg"), ["Did you mean 'asgd'"])
     assert command("run", "--bogus").code == 2
     assert command("run", *SELDOM_ZERO).code == 1
 

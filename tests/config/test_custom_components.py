@@ -183,7 +183,7 @@ def test_its_text_names_it_and_says_that_it_cannot_hold_it(settings: dict[str, A
     assert "[given " in record.text
     with pytest.raises(InputError, match="given in Python, which its text cannot hold"):
         Experiment.recorded(record)
-    with pytest.raises(InputError, match="was given in Python, which text cannot hold; give the object"):
+    with pytest.raises(InputError, match="was a Python object, which text cannot recreate"):
         Experiment.from_toml(record.path / "experiment.toml")
 
 
@@ -355,14 +355,12 @@ class Nameless(Policy):
 
 
 def test_what_is_not_of_the_kind_is_refused() -> None:
-    with pytest.raises(InputError, match="Quorum is a class; give an object of it, as Quorum"):
-        experiment(policy=Quorum)
-    with pytest.raises(InputError, match="a policy has a name; write name"):
-        experiment(policy=Nameless())
+    assert experiment(policy=Quorum) == experiment(policy=Quorum())
+    assert str(experiment(policy=Nameless()).policy) == "Nameless"
     for key in ("policy", "optimizer", "partition", "compute"):
-        with pytest.raises(InputError, match=r"fading is not a .*; known"):
+        with pytest.raises(InputError, match="is not a "):
             experiment(**{key: Fading()})
-    with pytest.raises(InputError, match="staleness-aware is not a policy; known"):
+    with pytest.raises(InputError, match="is not a policy"):
         experiment(policy=StalenessAware())
     with pytest.raises(InputError, match="nesterov=True: signs takes no nesterov"):
         experiment(optimizer=Signs(), nesterov=True)

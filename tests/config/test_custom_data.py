@@ -318,7 +318,7 @@ def test_what_one_may_not_expect_is_said(tmp_path: Path) -> None:
 
 
 def test_wrong_settings_are_told_in_one_line_in_python_too() -> None:
-    with pytest.raises(InputError, match=r"^unknown key 'momentun'; did you mean 'momentum'\?"):
+    with pytest.raises(InputError, match=r"^unknown key 'momentun'. Did you mean 'momentum'\?"):
         Experiment(momentun=0.9)
 
 

@@ -64,7 +64,7 @@ def test_a_list_of_delays_is_alternatives_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("worker = [2, 4]\n", "did you mean 'workers'"),
+        ("worker = [2, 4]\n", "Did you mean 'workers'"),
         ("seed = [0, 1]\n", "write seeds"),
         ("seeds = 0\n", "give how many"),
         ("seeds = [1, 1]\n", "different"),

@@ -31,9 +31,7 @@ def durations(compute: str, workers: int, *delays: str, seed: int = 0) -> Durati
 
 
 def counted(policy: str, compute: str, workers: int, updates: int, **more: Any) -> Throughput:
-    return measure_throughput(
-        parse_entry(policy, POLICIES), durations(compute, workers, **more), updates
-    )
+    return measure_throughput(parse_entry(policy, POLICIES), durations(compute, workers, **more), updates)
 
 
 # The same as the simulator, to the bit.

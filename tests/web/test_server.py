@@ -204,7 +204,7 @@ def test_another_address_needs_a_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"method": "asdg"}, "did you mean"),
+        ({"method": "asdg"}, "Did you mean"),
         ({"workers": 0}, "workers"),
         ({"workers": 1e9}, "at most 256"),
         ({"lr": "much"}, "must be a number"),

@@ -11,10 +11,9 @@ from straggler.algorithms.optimizers import OPTIMIZERS, schedulers
 from straggler.algorithms.policies import POLICIES
 from straggler.analysis.tables import build_table
 from straggler.config.registry import format_value
-from straggler.problems.datasets import DATASETS
+from straggler.config.settings import PROBLEM_DATA
 from straggler.problems.models import MODELS
 from straggler.problems.partitions import PARTITIONS
-from straggler.problems.quadratic import QuadraticData
 from straggler.timing import DELAYS
 
 CATALOGUES: dict[str, Mapping[str, Any]] = {
@@ -26,7 +25,7 @@ CATALOGUES: dict[str, Mapping[str, Any]] = {
     "delays": DELAYS,
     "partitions": PARTITIONS,
     "models": MODELS,
-    "datasets": DATASETS | {QuadraticData.name: QuadraticData},
+    "datasets": PROBLEM_DATA,
 }
 
 

@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.config.custom import CustomModel, format_component
-from straggler.config.registry import CatalogueEntry, InputError, build_entry, parse_entry
+from straggler.config.registry import Catalogue, CatalogueEntry, InputError, build_entry, parse_entry
 from straggler.core import Optimizer, Problem, Server
 from straggler.problems.custom_data import CustomData
-from straggler.problems.datasets import DATASETS
+from straggler.problems.datasets import DATASETS, Mixture
 from straggler.problems.models import MODELS
 from straggler.problems.quadratic import QuadraticData
 from straggler.running.checkpoints import encode
@@ -24,20 +24,29 @@ SHARED_SETTINGS = ("momentum", "nesterov", "weight_decay")  # of optimizers that
 Text = (PlainSerializer(format_component), WithJsonSchema({"type": "string"}))
 
 
-def choice(
-    catalogue: Mapping[str, Any], what: str, kind: type[CatalogueEntry]
-) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
+PROBLEM_DATA: Catalogue[CatalogueEntry] = Catalogue(
+    "data set",
+    "datasets",
+    CatalogueEntry,
+    [*DATASETS.built_in.values(), QuadraticData],
+    {"synthetic": Mixture},
+)
+
+
+def choice(catalogue: Catalogue[Any]) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
     """An entry of a catalogue, or one of the user's own: checked when read, written as its text."""
     return (
-        BeforeValidator(lambda value: parse_entry(value, catalogue, what, kind)),
+        BeforeValidator(lambda value: parse_entry(value, catalogue)),
         PlainSerializer(format_component),
-        WithJsonSchema({"type": "string", "description": f"{what}: {', '.join(catalogue)}"}),
+        WithJsonSchema(
+            {"type": "string", "description": f"{catalogue.what}: {', '.join(catalogue.built_in)}"}
+        ),
     )
 
 
 def dataset_of(value: Any) -> Any:
     if isinstance(value, str | dict | CatalogueEntry):
-        return parse_entry(value, DATASETS | {QuadraticData.name: QuadraticData}, "data set")
+        return parse_entry(value, PROBLEM_DATA)
     if isinstance(value, CustomData):
         return value
     return CustomData(value if isinstance(value, tuple | list) else (value,))

@@ -41,7 +41,7 @@ def policy_of(text: str, workers: int) -> Policy:
             raise ValueError(
                 f"unknown method or policy {name!r}; {suggest_name(name, [*METHODS, *POLICIES])}"
             )
-        policy = parse_entry(re.sub(r"([\d.]+)%", share, text), POLICIES, "policy")
+        policy = parse_entry(re.sub(r"([\d.]+)%", share, text), POLICIES)
         policy.check(workers)
     except ValueError as error:
         raise InputError(f"--method {text!r}: {error}") from None
