@@ -24,7 +24,7 @@ PACKAGE = ROOT / "src" / "straggler"
 # A unit is a package or a module; the longest name that fits counts. Its modules may import each other, and
 # the modules of the rows above.
 LEVELS = [
-    {"config.imports"},
+    {"config.imports", "config.fingerprints"},
     {"config.registry", "core.randomness", "algorithms.references", "running.environment", "running.locks"},
     {"core"},
     {"timing", "problems", "record", "running.checkpoints"},
