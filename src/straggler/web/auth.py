@@ -1,4 +1,4 @@
-"""Who may ask: the right host, the right origin, the right token; and what a page may load."""
+"""Host, origin and token checks, and the content security policy."""
 
 import hmac
 import ipaddress
@@ -10,9 +10,8 @@ from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-TOKEN_HEADER, COOKIE = "x-straggler-token", "straggler-token"
-LOOPBACK = {"localhost", "127.0.0.1", "::1"}
-HEADERS = {
+TOKEN_HEADER, TOKEN_COOKIE = "x-straggler-token", "straggler-token"
+SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'",
@@ -21,72 +20,69 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-DOOR = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Straggler</title>
+LOGIN_PAGE = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Straggler</title>
 <body style="font:16px system-ui;max-width:30em;margin:3em auto"><h1>Straggler</h1>
-<form><label>Token (the one that <code>straggler serve --token</code> was given)<br>
+<form><label>Access token (the value of <code>straggler serve --token</code>)<br>
 <input name="token" type="password" autofocus></label> <button>Open</button></form></body></html>"""
 
 
 def is_loopback(host: str) -> bool:
-    if host in LOOPBACK:
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-class Guard:
-    """Stands before everything else.
+class RequestGuard:
+    """Middleware that checks every request before the application sees it.
 
-    A page from elsewhere cannot ask here: its origin is another (for what changes something), and a name
-    that it makes point at this machine is not a host we answer to (DNS rebinding).
+    Requests that change something must come from our own page. The host must be an address of this machine:
+    otherwise another site could make its name point here and read the answers (DNS rebinding).
     """
 
-    def __init__(self, app: ASGIApp, host: str, token: str, closed: bool) -> None:
+    def __init__(self, app: ASGIApp, host: str, token: str, needs_login: bool) -> None:
         self.app, self.host, self.token = app, host, token
-        self.closed = closed  # even looking needs the token
+        self.needs_login = needs_login  # reading requires the token too
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refusal = self._refusal(scope, headers) or self._door(scope, headers)
+        refusal = self._check_request(scope, headers) or self._check_login(scope, headers)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                for key, value in HEADERS.items():
+                for key, value in SECURITY_HEADERS.items():
                     MutableHeaders(scope=message).setdefault(key, value)
             await send(message)
 
         await (refusal or self.app)(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+    def _check_request(self, scope: Scope, headers: Headers) -> Response | None:
+        """Return the refusal of a request that does not come from our page, or None."""
         method, site = scope["method"], headers.get("sec-fetch-site", "same-origin")
-        if not self._known_host(headers.get("host", "")):
-            return PlainTextResponse("unknown host: open the address that `straggler serve` printed", 421)
-        asks = scope["path"].startswith(
-            "/api"
-        )  # what only our page does; a link from elsewhere may lead to others
-        if site not in ("same-origin", "none") and (asks or method == "POST"):
-            return PlainTextResponse("refused: the request comes from another site", 403)
+        if not self._is_known_host(headers.get("host", "")):
+            return PlainTextResponse("Unknown host. Open the address that `straggler serve` printed.", 421)
+        is_api = scope["path"].startswith("/api")  # other sites may link to pages, but not use the API
+        if site not in ("same-origin", "none") and (is_api or method == "POST"):
+            return PlainTextResponse("Refused: the request comes from another site.", 403)
         if method in ("GET", "HEAD"):
             return None
         if method != "POST":
-            return PlainTextResponse("only GET and POST", 405)
-        if headers.get("origin", "") not in (f"{scheme}://{headers['host']}" for scheme in ("http", "https")):
-            return PlainTextResponse("refused: the request comes from another page", 403)
-        if not same(headers.get(TOKEN_HEADER, ""), self.token):
-            return PlainTextResponse("refused: the token is missing or wrong; load the page again", 403)
+            return PlainTextResponse("Only GET and POST are allowed.", 405)
+        if headers.get("origin", "") not in (f"http://{headers['host']}", f"https://{headers['host']}"):
+            return PlainTextResponse("Refused: the request comes from another page.", 403)
+        if not is_same_secret(headers.get(TOKEN_HEADER, ""), self.token):
+            return PlainTextResponse("Refused: the token is missing or wrong. Reload the page.", 403)
         if headers.get("content-type", "").split(";")[0] != "application/json":
-            return PlainTextResponse("refused: send application/json", 415)
+            return PlainTextResponse("Refused: send application/json.", 415)
         return None
 
-    def _known_host(self, given: str) -> bool:
-        """This machine by a name that is ours; any plain address, for those cannot be rebound."""
+    def _is_known_host(self, header: str) -> bool:
+        """Whether the Host header names this machine; plain IP addresses cannot be rebound."""
         try:
-            name = urlsplit(f"//{given}").hostname or ""
+            name = urlsplit(f"//{header}").hostname or ""
         except ValueError:
             return False
         if is_loopback(name) or name == self.host.lower():
@@ -99,26 +95,27 @@ class Guard:
             return name in (socket.gethostname().lower(), socket.getfqdn().lower())
         return True
 
-    def _door(self, scope: Scope, headers: Headers) -> Response | None:
-        """Where looking needs the token too: it comes once in the address, then in a cookie."""
-        if not self.closed or same(headers.get(TOKEN_HEADER, ""), self.token):
+    def _check_login(self, scope: Scope, headers: Headers) -> Response | None:
+        """Return the login page if the token is required and missing; a token in the URL sets the cookie."""
+        if not self.needs_login or is_same_secret(headers.get(TOKEN_HEADER, ""), self.token):
             return None
-        if same(cookie(headers), self.token):
+        if is_same_secret(read_token_cookie(headers), self.token):
             return None
-        if not same(QueryParams(scope["query_string"]).get("token", ""), self.token):
-            return HTMLResponse(DOOR, 401)
-        entry = RedirectResponse("/", 303)
-        entry.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
-        return entry
+        if not is_same_secret(QueryParams(scope["query_string"]).get("token", ""), self.token):
+            return HTMLResponse(LOGIN_PAGE, 401)
+        redirect = RedirectResponse("/", 303)
+        redirect.set_cookie(TOKEN_COOKIE, self.token, httponly=True, samesite="strict")
+        return redirect
 
 
-def same(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode(), wanted.encode())
+def is_same_secret(received: str, expected: str) -> bool:
+    """Compare in constant time."""
+    return hmac.compare_digest(received.encode(), expected.encode())
 
 
-def cookie(headers: Headers) -> str:
+def read_token_cookie(headers: Headers) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(TOKEN_COOKIE)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return cookie.value if cookie else ""

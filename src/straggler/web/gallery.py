@@ -79,7 +79,7 @@ def attempted(runs: Sequence[RunFacts], what: str, build: Callable[[], T]) -> T 
     try:
         return build()
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, *READING) as error:
-        runs[0].trouble.append(f"no picture of {what}: {type(error).__name__} {str(error)[:200]}")
+        runs[0].problems.append(f"no picture of {what}: {type(error).__name__} {str(error)[:200]}")
         return None
 
 

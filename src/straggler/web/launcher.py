@@ -1,4 +1,4 @@
-"""Runs that the page starts: each is `straggler run` in a process of its own, stopped as Ctrl-C would."""
+"""Runs that a page starts: each is `straggler run` in its own process, stopped by SIGINT."""
 
 import contextlib
 import signal
@@ -16,29 +16,33 @@ from straggler.experiment import Experiment
 from straggler.record import existing
 from straggler.web.run_facts import build_command
 
-MOST_AT_ONCE = 2
-GRACE_SECONDS = 20.0  # to write a checkpoint
-STOPPED = (None, 0, 130, -signal.SIGINT)  # return codes that are nobody's fault
+MAX_RUNNING = 2
+STOP_SECONDS = 20.0  # time to write a checkpoint before the process is killed
+STOPPED_CODES = (None, 0, 130, -signal.SIGINT)  # return codes without an error
 
 
 @dataclass
 class StartedRun:
-    """A process, and what it says."""
+    """A process and its standard error."""
 
     process: "subprocess.Popen[bytes]"
-    words: IO[bytes]
+    output: IO[bytes]
 
-    def problem(self) -> str:
-        """Its last words, if it failed."""
-        if self.process.poll() in STOPPED:
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def read_error(self) -> str:
+        """Return the last line of its output if it failed, otherwise an empty string."""
+        if self.process.poll() in STOPPED_CODES:
             return ""
-        self.words.seek(0)
-        lines = self.words.read().decode(errors="replace").strip().splitlines()
-        return lines[-1][:500] if lines else f"ended with code {self.process.returncode}"
+        self.output.seek(0)
+        lines = self.output.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:500] if lines else f"The run ended with exit code {self.process.returncode}."
 
 
 class RunLauncher:
-    """Starts and stops runs; few at a time, and none survives the server without a checkpoint."""
+    """Starts and stops runs, at most MAX_RUNNING at a time; `close` lets each write a checkpoint."""
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
@@ -46,51 +50,51 @@ class RunLauncher:
         self._lock = threading.Lock()
 
     def start(self, experiment: Experiment, settings: Mapping[str, Any]) -> bool:
-        """Begin, or go on with, a run; False if it is done or going on already."""
+        """Start or resume a run; return False if it is finished or running already."""
         with self._lock:
-            if self._going(experiment.id) or existing(self.runs / experiment.id) is not None:
+            if self._is_running(experiment.id) or existing(self.runs / experiment.id) is not None:
                 return False
-            if sum(map(self._going, self._started)) >= MOST_AT_ONCE:
-                raise InputError(f"{MOST_AT_ONCE} runs go on already; stop one, or wait for it")
-            words = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
+            if sum(started.is_running for started in self._started.values()) >= MAX_RUNNING:
+                raise InputError(f"{MAX_RUNNING} runs are running already. Stop one, or wait until it is finished.")
+            output = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
             arguments = [*build_command(settings)[1:], "--out", str(self.runs), "--jobs", "1"]
             process = subprocess.Popen(
                 [sys.executable, "-m", "straggler", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=words,
-                start_new_session=True,  # Ctrl-C in the server's terminal is the server's
+                stderr=output,
+                start_new_session=True,  # Ctrl-C in the terminal reaches the server only
             )
-            self._started[experiment.id] = StartedRun(process, words)
+            self._started[experiment.id] = StartedRun(process, output)
             return True
 
     def stop(self, name: str) -> bool:
-        """Ask a run that was started here to save and end; False if there is none."""
+        """Ask a run to write a checkpoint and end; return False if it is not running."""
         with self._lock:
-            if not self._going(name):
+            if not self._is_running(name):
                 return False
             self._started[name].process.send_signal(signal.SIGINT)
             return True
 
-    def states(self) -> dict[str, dict[str, Any]]:
-        """By id, of every run that was started here: does it go on, and what went wrong."""
+    def list_states(self) -> dict[str, dict[str, Any]]:
+        """Return by id whether each started run is still running, and its error."""
         with self._lock:
             return {
-                name: {"going": self._going(name), "problem": started.problem()}
+                name: {"running": started.is_running, "error": started.read_error()}
                 for name, started in self._started.items()
             }
 
     def close(self) -> None:
-        """Stop everything, giving each the time to save."""
+        """Stop all runs; kill those that do not end in time."""
         for name in list(self._started):
             self.stop(name)
         for started in self._started.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                started.process.wait(GRACE_SECONDS)
-            if started.process.poll() is None:
+                started.process.wait(STOP_SECONDS)
+            if started.is_running:
                 started.process.kill()
                 started.process.wait()
-            started.words.close()
+            started.output.close()
 
-    def _going(self, name: str) -> bool:
-        return name in self._started and self._started[name].process.poll() is None
+    def _is_running(self, name: str) -> bool:
+        return name in self._started and self._started[name].is_running

@@ -1,91 +1,203 @@
-"""One file that shows runs and studies: what was run, what came out, how to run it again."""
+"""Reports on runs and studies in one file: HTML, Markdown, PDF or PNG."""
 
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 from plotly.offline import get_plotlyjs
 
-from straggler.analysis.intervals import format_interval, share_interval
-from straggler.analysis.tables import format_number
+from straggler.analysis.intervals import plus_minus, share_interval
+from straggler.analysis.markdown import markdown_table
+from straggler.analysis.tables import number
+from straggler.config.registry import InputError
+from straggler.record import Record
 from straggler.web.gallery import gallery
-from straggler.web.run_facts import RunFacts, format_command, label_runs
-from straggler.web.study_page import StudyPage
+from straggler.web.printed_report import draw_pages, write_pdf, write_png
+from straggler.web.run_facts import CUSTOM_REMARK, RunFacts, format_command, label_runs
+from straggler.web.study_page import StudyPage, is_study_folder
 
 STATIC = Path(__file__).parent / "static"
-SUMMARY_COLUMNS = ["run", "seeds", "test accuracy (%)", "test loss"]
-SUMMARY_COLUMNS += ["updates", "gradients", "staleness", "time (s)"]
+ReportFormat = Literal["html", "md", "pdf", "png"]
+FORMATS: tuple[ReportFormat, ...] = get_args(ReportFormat)
+SUMMARY_COLUMNS = ["run", "seeds", "test accuracy (%)", "test loss", "updates", "gradients"]
+SUMMARY_COLUMNS += ["mean staleness", "time (s)", "clock"]
+SUMMARY_NOTE = (
+    "Mean over seeds ± half-width of the 95 % confidence interval (Student's t, from three seeds on). "
+    "A single run has the 95 % confidence interval of its accuracy over the test samples, [low, high] (Wilson). "
+    "NC: no convergence."
+)
 VERSIONS = ("straggler", "torch", "numpy")
 
 
-@lru_cache(maxsize=1)
-def templates() -> Environment:
-    found = Environment(
-        loader=PackageLoader("straggler.web"), autoescape=select_autoescape(default=True), trim_blocks=True
-    )
-    found.filters["number"] = format_number
-    return found
+def report(
+    records: Record | Path | str | Sequence[Record | Path | str],
+    out: Path | str | None = None,
+    title: str | None = None,
+    format: ReportFormat | None = None,
+    on_problem: Callable[[str], object] = warnings.warn,
+) -> Path:
+    """Write a report on runs or studies to one file and return its path.
+
+    Args:
+        records: records, or folders of runs or studies.
+        out: the file to write; `report.FORMAT` by default.
+        title: the heading; by default the names of the runs and studies.
+        format: `html`, `md`, `pdf` or `png`; by default what `out` ends with, else `html`.
+        on_problem: called with a sentence for every file that cannot be read.
+    """
+    kind = format or format_of_file(out)
+    path = Path(out) if out else Path(f"report.{kind}")
+    items = [records] if isinstance(records, Record | Path | str) else list(records)
+    paths = list(dict.fromkeys(item.path if isinstance(item, Record) else Path(item) for item in items))
+    studies = [StudyPage(folder) for folder in paths if is_study_folder(folder)]
+    runs = [RunFacts(folder) for folder in paths if not is_study_folder(folder)]
+    if not paths:
+        raise InputError("There is nothing to report. Pass at least one run or study.")
+    if kind in ("pdf", "png") and not runs:
+        raise InputError(f"format={kind} requires a run, but {studies[0].path} is a study. Use html or md.")
+    if not studies and not any(run.settings for run in runs):
+        raise InputError(f"There is nothing to report: {runs[0].problems[0]}")
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "html":
+            temporary.write_text(render_html_report(runs, studies, title=title))
+        elif kind == "md":
+            temporary.write_text(render_markdown_report(runs, studies, title))
+        else:
+            write = write_pdf if kind == "pdf" else write_png
+            write(draw_pages(runs, render_markdown_report(runs, (), title)), temporary)
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"Cannot write {path} ({error.strerror}). Choose another file.") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    for problem in list_problems(runs, studies):
+        on_problem(problem)
+    return path
 
 
-def render(template: str, **values: Any) -> str:
-    return templates().get_template(template).render(**values)
+def format_of_file(path: Path | str | None) -> ReportFormat:
+    """Return the format that a file name ends with."""
+    suffix = Path(path).suffix.lstrip(".").lower() if path else ""
+    suffix = {"": "html", "htm": "html"}.get(suffix, suffix)
+    for kind in FORMATS:
+        if kind == suffix:
+            return kind
+    raise InputError(f"{path} must end with {', '.join(FORMATS)}. Rename it, or pass the format.")
+
+
+@cache
+def load_templates() -> Environment:
+    autoescape = select_autoescape(default=True)
+    templates = Environment(loader=PackageLoader("straggler.web"), autoescape=autoescape, trim_blocks=True)
+    templates.filters["number"] = number
+    return templates
+
+
+def render_template(name: str, **values: Any) -> str:
+    return load_templates().get_template(name).render(**values)
 
 
 def render_html_report(
-    runs: Sequence[RunFacts], studies: Sequence[StudyPage] = (), embedded: bool = True
+    runs: Sequence[RunFacts],
+    studies: Sequence[StudyPage] = (),
+    embedded: bool = True,
+    title: str | None = None,
+    notes: Sequence[str] = (),
 ) -> str:
-    """The report; embedded, it needs nothing but itself."""
+    """Return the report as HTML; embedded, it needs no other file and no network."""
     figures = [figure.spec() for figure in gallery(runs)] if runs else []
-    scripts = [get_plotlyjs()] if figures else []
-    scripts += [read("draw.js"), read("report.js")]
-    return render(
+    scripts = ([get_plotlyjs()] if figures else []) + [read_static("draw.js"), read_static("report.js")]
+    return render_template(
         "report.html",
-        title=format_title(runs, studies),
+        title=title or format_title(runs, studies),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        style=read("style.css") if embedded else None,
+        style=read_static("style.css") if embedded else None,
         scripts=scripts if embedded else [],
         runs=[describe_rerun(run, label) for run, label in zip(runs, label_runs(runs), strict=True)],
         columns=SUMMARY_COLUMNS,
         rows=build_summary_rows(runs),
-        studies=[study.read() for study in studies],
+        summary_note=SUMMARY_NOTE,
+        studies=[study.load() for study in studies],
         figures=figures,
         data=dump_json(figures),
-        trouble=[f"{thing.path.name}: {line}" for thing in studies for line in thing.trouble]
-        + [f"{run.id}: {line}" for run in runs for line in run.trouble],
+        problems=[*notes, *list_problems(runs, studies)],
     )
 
 
-def read(name: str) -> str:
+def render_markdown_report(
+    runs: Sequence[RunFacts], studies: Sequence[StudyPage], title: str | None = None
+) -> str:
+    """Return the texts and tables of a report as Markdown."""
+    parts = [f"# {title or format_title(runs, studies)}"]
+    for study in studies:
+        parts.append(f"## Study {study.name}")
+        if study.undocumented_claims:
+            parts.append(format_claims(study.undocumented_claims))
+        parts += study.texts.values()
+    if runs:
+        rows = [[escape_cell(cell) for cell in row] for row in build_summary_rows(runs)]
+        parts += ["## Summary", markdown_table(SUMMARY_COLUMNS, rows), SUMMARY_NOTE, "## How to run it again"]
+    for run, label in zip(runs, label_runs(runs), strict=True):
+        rerun = describe_rerun(run, label)
+        command = rerun["remark"] or f"```\n{rerun['command'] or rerun['original']}\n```"
+        parts.append(f"{label} ({rerun['id']}, {rerun['status']}):\n\n{command}")
+    return "\n\n".join(parts) + "\n"
+
+
+def format_claims(claims: Sequence[dict[str, Any]]) -> str:
+    """Return claims and verdicts as a Markdown table."""
+    rows = []
+    for claim in claims:
+        low, high = claim["low"], claim["high"]
+        interval = f" [{low}, {high}]" if low is not None and high is not None else ""
+        effect = None if claim["effect"] is None else f"{claim['effect']}{interval}"
+        cells = [claim["statement"], claim["source"], claim["verdict"], effect, claim["cause"]]
+        rows.append([escape_cell(cell) for cell in cells])
+    return markdown_table(["claim", "source", "verdict", "effect [95 % interval]", "cause"], rows)
+
+
+def escape_cell(cell: Any) -> str:
+    """Return text that does not break a Markdown table."""
+    return "" if cell is None else str(cell).replace("|", "\\|").replace("\n", " ")
+
+
+def list_problems(runs: Sequence[RunFacts], studies: Sequence[StudyPage]) -> list[str]:
+    """Return a line for every file that could not be read, each once."""
+    lines = [f"{study.name}: {line}" for study in studies for line in study.problems]
+    return list(dict.fromkeys([*lines, *(f"{run.id}: {line}" for run in runs for line in run.problems)]))
+
+
+def read_static(name: str) -> str:
     return (STATIC / name).read_text()
 
 
 def format_title(runs: Sequence[RunFacts], studies: Sequence[StudyPage]) -> str:
     names = [study.name for study in studies]
     if len(runs) == 1:
-        names.append(
-            f"{runs[0].method} × {runs[0].settings.get('workers')}, {runs[0].settings.get('dataset')}"
-        )
+        names.append("{} × {workers}, {dataset}".format(runs[0].method, **{"workers": "?", "dataset": "?"} | runs[0].settings))
     elif runs:
         names.append(f"{len(runs)} runs")
     return "Straggler: " + ", ".join(names)
 
 
 def dump_json(value: Any) -> str:
-    """JSON that may stand within a page's script element."""
+    """Return JSON that is safe within a script element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "")
 
 
 def describe_rerun(run: RunFacts, label: str) -> dict[str, Any]:
-    """What one needs to run it again."""
-    environment = run.environment
+    """Return how to run it again: the command, the settings, versions and machine."""
+    environment, versions = run.environment, run.environment.get("versions")
     command = environment.get("command")
-    given = [str(word) for word in command] if isinstance(command, list) else []
-    versions = environment.get("versions")
+    words = [str(word) for word in command] if isinstance(command, list) else []
     versions = versions if isinstance(versions, dict) else {}
     return {
         "label": label,
@@ -93,13 +205,11 @@ def describe_rerun(run: RunFacts, label: str) -> dict[str, Any]:
         "status": run.status,
         "error": run.summary.get("error"),
         "command": format_command(run.rerun_command()),
-        "given": format_command(["straggler", *given[1:]]) if len(given) > 1 and not run.remark else "",
-        "remark": run.remark,
+        "original": format_command(["straggler", *words[1:]]) if len(words) > 1 and not run.is_custom else "",
+        "remark": CUSTOM_REMARK if run.is_custom else "",
         "toml": run.text,
         "facts": {
-            "started": environment.get("started"),
-            "git": environment.get("git"),
-            "python": environment.get("python"),
+            **{key: environment.get(key) for key in ("started", "git", "python")},
             **{name: versions.get(name) for name in VERSIONS},
             "machine": environment.get("platform"),
             "cores": environment.get("cores"),
@@ -109,58 +219,64 @@ def describe_rerun(run: RunFacts, label: str) -> dict[str, Any]:
 
 
 def build_summary_rows(runs: Sequence[RunFacts]) -> list[list[str]]:
-    """A row per group of runs that differ in nothing but the seed."""
-    groups: dict[str, list[RunFacts]] = {}
+    """Return a row per group of runs that differ only in the seed; copies of a run count once."""
+    groups: dict[str, dict[Any, RunFacts]] = {}
     for run, label in zip(runs, label_runs(runs), strict=True):
-        groups.setdefault(label, []).append(run)
-    return [summary_row(label, group) for label, group in groups.items()]
+        weights = run.summary.get("weights_sha256")
+        identity = f"{run.text}{weights}" if weights else run.record.path
+        groups.setdefault(label, {}).setdefault(identity, run)
+    return [build_summary_row(label, list(group.values())) for label, group in groups.items()]
 
 
-def summary_row(label: str, group: Sequence[RunFacts]) -> list[str]:
-    """Of those that have ended, if any has."""
-    over = [run for run in group if "converged" in run.summary]
-    runs, more = over or group, len(group) - len(over)
+def build_summary_row(label: str, group: Sequence[RunFacts]) -> list[str]:
+    """Summarise the runs that have ended, or all of them if none has."""
+    ended = [run for run in group if "converged" in run.summary]
+    runs, unfinished = ended or group, len(group) - len(ended)
 
-    def cell(key: str, digits: int) -> str:
-        values = [run.summary[key] for run in runs if isinstance(run.summary.get(key), int | float)]
-        few = digits if max(values, default=0) < 100 else min(digits, 1)  # large ones need no decimals
-        return format_interval(values, few) if values else "–"
+    def average(key: str, digits: int) -> str:
+        values = [run.summary[key] for run in runs if is_number(run.summary.get(key))]
+        return format_mean(values, digits if max(values, default=0) < 100 else min(digits, 1))
 
-    whole = [cell(key, 0) for key in ("updates", "gradients")]
     return [
         label,
-        f"{len(runs)} (and {more} unfinished)" if over and more else str(len(runs)),
-        accuracy_cell(runs, bool(over)),
-        cell("test_loss", 4),
-        *whole,
-        cell("mean_staleness", 2),
-        cell("seconds", 1),
+        f"{len(runs)} (and {unfinished} unfinished)" if ended and unfinished else str(len(runs)),
+        format_accuracy(runs) if ended else number(runs[-1].summary.get("test_accuracy")),
+        average("test_loss", 4),
+        average("updates", 0),
+        average("gradients", 0),
+        average("mean_staleness", 2),
+        average("seconds", 1),
+        "virtual" if runs[0].is_virtual else "wall-clock",
     ]
 
 
-def accuracy_cell(runs: Sequence[RunFacts], over: bool) -> str:
-    """Mean ± interval over the seeds that learnt; one run has the interval of its test set; NC is said."""
-    learnt = [
-        run
-        for run in runs
-        if run.summary.get("converged") and isinstance(run.summary.get("test_accuracy"), int | float)
-    ]
-    if not over:  # they go on: what was seen last
-        return format_number(runs[-1].summary.get("test_accuracy"))
-    if not learnt:
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def format_mean(values: Sequence[float], digits: int = 2) -> str:
+    """Return the mean, with a confidence interval from three values on."""
+    if len(values) > 2:
+        return plus_minus(values, digits)
+    return number(sum(values) / len(values), digits) if values else "–"
+
+
+def format_accuracy(runs: Sequence[RunFacts]) -> str:
+    """Return the mean accuracy of the runs that converged, and how many did not."""
+    converged = [run for run in runs if run.summary.get("converged") and is_number(run.summary.get("test_accuracy"))]
+    if not converged:
         return "NC" if any(run.summary["converged"] is False for run in runs) else "–"
-    accuracies = [float(run.summary["test_accuracy"]) for run in learnt]
-    missed = len(runs) - len(learnt)
-    remark = f" ({missed} of {len(runs)} NC)" if missed else ""
-    samples = counted_on(learnt[0])
+    accuracies = [float(run.summary["test_accuracy"]) for run in converged]
+    lost = len(runs) - len(converged)
+    remark = f" ({lost} of {len(runs)} NC)" if lost else ""
+    samples = count_test_samples(converged[0])
     if len(accuracies) > 1 or not samples or not 0 <= accuracies[0] <= 100:
-        return format_interval(accuracies) + remark
+        return format_mean(accuracies) + remark
     low, high = share_interval(accuracies[0], samples)
-    return f"{format_number(accuracies[0])} [{format_number(low, 1)}, {format_number(high, 1)}]{remark}"
+    return f"{number(accuracies[0])} [{number(low, 1)}, {number(high, 1)}]{remark}"
 
 
-def counted_on(run: RunFacts) -> int:
-    """How many the accuracy was counted on."""
+def count_test_samples(run: RunFacts) -> int:
     try:
         return int(sum(map(sum, run.summary.get("confusion") or [])))
     except (TypeError, ValueError):

@@ -1,170 +1,156 @@
-"""A record in plain values: settings, method, command; what is damaged is said and does not stop the rest."""
+"""A record as plain values for pages and reports. Unreadable files become problems, not exceptions."""
 
+import re
 import shlex
-from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
-from pydantic import ValidationError
 
 from straggler.algorithms.corrections import correction_of
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
-from straggler.config.registry import InputError, explain_validation_error, parse_entry
+from straggler.config.custom import custom_keys
+from straggler.config.registry import parse_entry
 from straggler.config.settings import PIECES, SHARED_SETTINGS
 from straggler.experiment import Experiment
 from straggler.record import ARRIVALS, Record, RecordError
 
 T = TypeVar("T")
-MOST_WORKERS = 100_000  # of whom an experiment is made again; a record may say any number
-GIVEN = "Something of it was given in Python; the program that gave it runs it again."
-NO_DIFFERENCE = (*PIECES, *SHARED_SETTINGS, "seed", "eval_every", "train_metrics", "snapshots")
+MAX_WORKERS = 100_000  # a record can claim any number, and building the experiment takes memory for each
+READ_ERRORS = (RecordError, ValueError, TypeError, OSError, pl.exceptions.PolarsError)
+CUSTOM_REMARK = "This run used custom Python objects; run it again from the program that defines them."
+UNLABELLED = (*PIECES, *SHARED_SETTINGS, "method", "seed", "eval_every", "train_metrics", "snapshots")
 
 
 class RunFacts:
-    """What can be read of one run; each thing is read when it is asked for, and once."""
+    """What pages show of one run. Each file is read on first use; `problems` lists what cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self.record, self.id = Record(path), path.name
-        self.trouble: list[str] = []
-        self._given = False
+        self.problems: list[str] = []
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        try:
-            return self.record.settings
-        except RecordError as error:
-            return self._troubled(str(error), {})
+        return self._read(lambda: self.record.settings, {})
 
     @cached_property
     def text(self) -> str:
-        """Its experiment.toml as it stands there."""
-        try:
-            return self.record.text
-        except RecordError as error:
-            return self._troubled(str(error), "")
+        """The content of experiment.toml."""
+        return self._read(lambda: self.record.text, "")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        try:
-            return self.record.summary
-        except RecordError as error:
-            return self._troubled(str(error), {})
+        return self._read(lambda: self.record.summary, {})
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        try:
-            return self.record.environment
-        except RecordError as error:
-            return self._troubled(str(error), {})
+        return self._read(lambda: self.record.environment, {})
 
     @cached_property
     def curve(self) -> pl.DataFrame:
-        try:
-            return self.record.curve
-        except RecordError as error:
-            return self._troubled(str(error), pl.DataFrame())
+        return self._read(lambda: self.record.curve, pl.DataFrame())
 
     @cached_property
     def arrivals(self) -> pl.DataFrame:
-        try:
-            return self.record.arrivals.select(*ARRIVALS)
-        except (RecordError, pl.exceptions.PolarsError) as error:
-            return self._troubled(str(error).splitlines()[0], pl.DataFrame(schema=ARRIVALS))
+        return self._read(lambda: self.record.arrivals.select(*ARRIVALS), pl.DataFrame(schema=ARRIVALS))
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        try:
-            return [event for event in self.record.events if {"time", "worker", "what"} <= set(event)]
-        except (RecordError, TypeError) as error:
-            return self._troubled(str(error), [])
+        wanted = {"time", "worker", "what"}
+        return self._read(lambda: [event for event in self.record.events if wanted <= set(event)], [])
+
+    @cached_property
+    def is_custom(self) -> bool:
+        """Whether the run used Python objects that its settings only name."""
+        return bool(custom_keys(self.settings, self.text))
 
     @cached_property
     def experiment(self) -> Experiment | None:
-        """None where text cannot hold it: data, a model or a class that were given in Python."""
+        """The experiment, or None if its settings are invalid or name custom objects."""
         workers = self.settings.get("workers")
-        if isinstance(workers, int) and workers > MOST_WORKERS:  # even to make it would take all memory
-            return self._troubled(f"workers = {workers:,}: at most {MOST_WORKERS:,} are shown", None)
-        try:
-            return Experiment.recorded(self.record)
-        except InputError:  # the one thing that text cannot hold, and no trouble
-            self._given = True
+        if isinstance(workers, int) and workers > MAX_WORKERS:
+            self.problems.append(f"workers = {workers:,}: pages show at most {MAX_WORKERS:,}")
             return None
-        except ValidationError as error:
-            return self._troubled(explain_validation_error(error, Experiment.model_fields), None)
-        except (RecordError, ValueError, OSError, TypeError) as error:
-            return self._troubled(str(error), None)
-
-    @property
-    def remark(self) -> str:
-        """Why there is no command that does the same, where there cannot be one."""
-        return GIVEN if self.experiment is None and self._given else ""
+        return None if self.is_custom else self._read(lambda: Experiment.recorded(self.record), None)
 
     @property
     def status(self) -> str:
-        said = str(self.summary.get("status", "damaged"))
-        return self.record.status if said == "running" else said
+        status = str(self.summary.get("status", "damaged"))
+        return self.record.status if status == "running" else status
 
     @property
     def method(self) -> str:
-        return method_name(self.settings)
+        return format_method(self.settings)
+
+    @property
+    def is_virtual(self) -> bool:
+        return self.settings.get("engine") == "simulator"
 
     @property
     def clock(self) -> str:
-        """What the seconds of the record are."""
-        return "virtual time (s)" if self.settings.get("engine") == "simulator" else "time (s)"
+        """The label of a time axis."""
+        return "virtual time (s)" if self.is_virtual else "wall-clock time (s)"
 
     def rerun_command(self) -> list[str]:
-        """The command that does the same."""
+        """Return the command that runs the same experiment, or an empty list if there is none."""
         return build_command(minimal_settings(self.experiment)) if self.experiment else []
 
-    def _troubled(self, line: str, instead: T) -> T:
-        if line not in self.trouble:
-            self.trouble.append(line)
-        return instead
+    def _read(self, read: Callable[[], T], default: T) -> T:
+        try:
+            return read()
+        except READ_ERRORS as error:
+            problem = (str(error).splitlines() or [type(error).__name__])[0]
+            if problem not in self.problems:
+                self.problems.append(problem)
+            return default
 
 
-@lru_cache(maxsize=1)
-def methods_by_pieces() -> dict[tuple[str, ...], str]:
-    """The names of METHODS by their pieces as a record writes them."""
-    named: dict[tuple[str, ...], str] = {}
+@cache
+def methods_by_components() -> dict[tuple[str, ...], str]:
+    """Return the name of each method by its components as records write them."""
+    names: dict[tuple[str, ...], str] = {}
     for name, method in METHODS.items():
-        policy = parse_entry(method.policy, POLICIES)
-        optimizer = parse_entry(method.optimizer, OPTIMIZERS)
-        pieces = (str(policy), str(correction_of(method.correction)), str(optimizer))
+        policy = parse_entry(method.policy, POLICIES, "policy")
+        optimizer = parse_entry(method.optimizer, OPTIMIZERS, "optimizer")
         if not method.single:
-            named.setdefault(pieces, name)
-    return named
+            names.setdefault((str(policy), str(correction_of(method.correction)), str(optimizer)), name)
+    return names
 
 
-def method_name(settings: Mapping[str, Any]) -> str:
-    """The name of a paper's method, or the pieces that are not the plain ones."""
-    pieces = tuple(str(settings.get(piece, "")) for piece in PIECES)
-    if pieces in methods_by_pieces():
-        return methods_by_pieces()[pieces]
-    return " × ".join(piece for piece in pieces if piece not in ("none", "sgd", "")) or "?"
+def format_method(settings: Mapping[str, Any]) -> str:
+    """Return the name of a run's method, or else of its components that are not the plain ones."""
+    components = tuple(str(settings.get(key, "")) for key in PIECES)
+    if components in methods_by_components():
+        return methods_by_components()[components]
+    names = [shorten_custom_name(text) for text in components if text not in ("none", "sgd", "")]
+    return " × ".join(names) or "?"
+
+
+def shorten_custom_name(text: str) -> str:
+    """Return `Name(setting=1)` for a custom component recorded as `module:Name(setting=1)` or with a hash."""
+    return re.sub(r" ?\[given \w+\]", "", re.sub(r"(?<![\w'\"])[\w./\\-]+:(?=[A-Za-z_])", "", text))
 
 
 def minimal_settings(experiment: Experiment) -> dict[str, Any]:
-    """The fewest settings that say the same: those that differ from the defaults."""
-    mine, default = experiment.resolved(), Experiment().resolved()
-    chosen = {key: value for key, value in mine.items() if value != default.get(key)}
-    if any(key in mine for key in ("updates", "gradients", "seconds")):
-        chosen.pop("epochs", None)
-    if (least := chosen.pop("min_workers", None)) is not None:
-        chosen["workers"] = f"{least}-{experiment.workers}"
-    name = methods_by_pieces().get(tuple(mine[piece] for piece in PIECES))
-    if name is not None:
-        chosen = {key: value for key, value in chosen.items() if key not in PIECES}
-        chosen = ({"method": name} if name != "asgd" else {}) | chosen
-    return {key: value for key, value in chosen.items() if key not in SHARED_SETTINGS}
+    """Return the settings that differ from the defaults; a method stands for its components."""
+    settings, defaults = experiment.resolved(), Experiment().resolved()
+    changed = {key: value for key, value in settings.items() if value != defaults.get(key)}
+    if any(key in settings for key in ("updates", "gradients", "seconds")):
+        changed.pop("epochs", None)
+    if (fewest := changed.pop("min_workers", None)) is not None:
+        changed["workers"] = f"{fewest}-{experiment.workers}"
+    method = methods_by_components().get(tuple(settings[key] for key in PIECES))
+    hidden = (*SHARED_SETTINGS, "method", *(PIECES if method else ()))  # the optimizer has the shared ones
+    changed = {key: value for key, value in changed.items() if key not in hidden}
+    return ({"method": method} if method not in (None, "asgd") else {}) | changed
 
 
 def build_command(settings: Mapping[str, Any]) -> list[str]:
-    """`straggler run` with these settings, as a list of words."""
+    """Return `straggler run` with these settings as a list of arguments."""
     words = ["straggler", "run"]
     for key, value in settings.items():
         flag = f"--{key.replace('_', '-')}"
@@ -177,19 +163,17 @@ def build_command(settings: Mapping[str, Any]) -> list[str]:
 
 
 def format_command(words: Sequence[str]) -> str:
-    """Words as one types them."""
+    """Return a command quoted for the shell."""
     return shlex.join(words)
 
 
 def label_runs(runs: Sequence[RunFacts]) -> list[str]:
-    """Short names that tell runs apart: the method, and the settings that differ."""
-    if not runs:
-        return []
-    known = dict.fromkeys(key for run in runs for key in run.settings if key not in NO_DIFFERENCE)
+    """Label each run by its method and the settings that differ; runs that differ in the seed share one."""
+    known = dict.fromkeys(key for run in runs for key in run.settings if key not in UNLABELLED)
     keys = [key for key in known if len({str(run.settings.get(key)) for run in runs}) > 1]
-    return [", ".join([run.method, *(described(key, run.settings.get(key)) for key in keys)]) for run in runs]
+    return [", ".join([run.method, *(format_setting(key, run.settings.get(key)) for key in keys)]) for run in runs]
 
 
-def described(key: str, value: Any) -> str:
+def format_setting(key: str, value: Any) -> str:
     text = " + ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return f"{key.replace('_', ' ')} {text or 'none'}"
+    return f"{key.replace('_', ' ')} {shorten_custom_name(text) or 'none'}"

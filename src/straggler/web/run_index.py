@@ -1,11 +1,11 @@
-"""The folder of runs as a live page needs it: rows that are cheap to look at again, and whole records."""
+"""The runs and studies below two folders, as the live pages need them; files are read only if they changed."""
 
 import json
 import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,179 +14,175 @@ import polars as pl
 from straggler.record import RecordError, read_table
 from straggler.running.locks import held_files, still_going
 from straggler.web.gallery import gallery, live_gallery
-from straggler.web.report import SUMMARY_COLUMNS, build_summary_rows, describe_rerun, dump_json
+from straggler.web.report import SUMMARY_COLUMNS, build_summary_rows, describe_rerun, dump_json, list_problems
 from straggler.web.run_facts import RunFacts
-from straggler.web.running_processes import PROGRESS, progress_of
 from straggler.web.study_page import StudyPage, is_study_folder
 
-Stamp = tuple[Any, ...]  # changes when what was read changed
+Stamp = tuple[Any, ...]  # changes when a file changes
+Row = dict[str, Any]
+RowCache = dict[str, tuple[Stamp, Row]]
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
-SHOWN = ("dataset", "model", "workers", "delay", "partition", "lr", "momentum", "engine", "seed")
-NUMBERS = (
-    "spent",
-    "test_accuracy",
-    "mean_staleness",
-    "updates",
-    "gradients",
-    "seconds",
-    "converged",
-    "error",
-)
-KEPT_RECORDS, KEPT_PAGES = 8, 24
-MOST_COMPARED = 40
+RUN_FILES = ("experiment.toml", "summary.json", "curve.parquet", "arrivals.parquet", "arrivals.parts")
+LISTED_SETTINGS = ("dataset", "model", "workers", "partition", "lr", "engine", "seed")
+LISTED_RESULTS = ("spent", "test_accuracy", "mean_staleness", "updates", "gradients", "seconds", "converged", "error")
+MAX_CACHED_RUNS, MAX_CACHED_PAGES = 8, 24
+MAX_COMPARED = 40
+PROGRESS_FILE = "progress.json"  # written by running studies and sweeps
+PROGRESS_STATES = ("running", "finished", "interrupted", "failed")
+PROGRESS_COUNTS = ("runs", "done", "failed", "missing", "part", "left")
+MAX_PROGRESS_BYTES, MAX_LISTED_RUNS = 5_000_000, 64
+DAMAGE = (RecordError, OSError, ValueError, TypeError, AttributeError, KeyError, RuntimeError)
 
 
 class RunIndex:
-    """All runs and studies below two folders; everything is read again only if it changed."""
+    """All runs below one folder and all studies below another."""
 
     def __init__(self, runs: Path, results: Path) -> None:
         self.runs, self.results = runs, results
-        self._rows: dict[str, tuple[Stamp, dict[str, Any]]] = {}
-        self._studies: dict[str, tuple[Stamp, dict[str, Any]]] = {}
-        self._progress: dict[str, tuple[Stamp, dict[str, Any]]] = {}
+        self._rows: RowCache = {}
+        self._studies: RowCache = {}
+        self._progress: RowCache = {}
         self._facts: OrderedDict[str, tuple[Stamp, RunFacts]] = OrderedDict()
         self._pages: OrderedDict[Stamp, str] = OrderedDict()
-        self._parts: dict[str, tuple[list[str], pl.DataFrame]] = {}  # arrivals of runs that go on
+        self._parts: dict[str, tuple[list[str], pl.DataFrame]] = {}  # arrivals of unfinished runs
         self._lock = threading.RLock()
 
-    def rows(self) -> list[dict[str, Any]]:
-        """A row per run; one that cannot be read is a row that says so."""
+    def list_runs(self) -> list[Row]:
+        """Return a row per run; the row of an unreadable run has its problem."""
         with self._lock:
-            held = held_files()
-            found: dict[str, tuple[Stamp, dict[str, Any]]] = {}
-            for folder in folders(self.runs):
-                stamp = stamp_of(folder, ("experiment.toml", "summary.json"))
-                if stamp[0] is None:
-                    continue
-                before = self._rows.get(folder.name)
-                row = before[1] if before and before[0] == stamp else row_of(folder)
-                found[folder.name] = (stamp, alive(folder, row, held))
-            self._rows = found
-            return [row for _, row in found.values()]
+            stamps = ((folder, stamp_files(folder, RUN_FILES[:2])) for folder in list_folders(self.runs))
+            refresh_rows(self._rows, (pair for pair in stamps if pair[1][0]), describe_run)
+            locked = held_files()
+            return [
+                mark_lost(self.runs / name, row, locked, "summary.json")
+                for name, (_, row) in self._rows.items()
+            ]
 
-    def progress(self) -> list[dict[str, Any]]:
-        """How studies and sweeps go, or went: a row for each that says so, cheap to look at again."""
+    def list_progress(self) -> list[Row]:
+        """Return the progress of every study and sweep that wrote a progress file."""
         with self._lock:
-            held = held_files()
-            found: dict[str, tuple[Stamp, dict[str, Any]]] = {}
-            for folder in folders(self.results):
-                stamp = stamp_of(folder, (PROGRESS,))
-                if stamp[0] is not None:
-                    before = self._progress.get(folder.name)
-                    row = before[1] if before and before[0] == stamp else progress_of(folder)
-                    found[folder.name] = (stamp, row)
-            self._progress = found
-            rows = [alive(self.results / name, row, held, PROGRESS) for name, (_, row) in found.items()]
+            stamps = ((folder, stamp_files(folder, (PROGRESS_FILE,))) for folder in list_folders(self.results))
+            refresh_rows(self._progress, (pair for pair in stamps if pair[1][0]), read_progress)
+            locked = held_files()
+            rows = [
+                mark_lost(self.results / name, row, locked, PROGRESS_FILE)
+                for name, (_, row) in self._progress.items()
+            ]
             return [{key: value for key, value in row.items() if key != "ids"} for row in rows]
 
-    def studies(self) -> list[dict[str, Any]]:
-        """A row per study, those that only just began among them."""
+    def list_studies(self) -> list[Row]:
+        """Return a row per study or sweep, including those without results yet."""
         with self._lock:
-            found: dict[str, tuple[Stamp, dict[str, Any]]] = {}
-            for folder in folders(self.results):
-                if (stamp := study_stamp(folder)) is not None:
-                    before = self._studies.get(folder.name)
-                    row = before[1] if before and before[0] == stamp else study_row(folder)
-                    found[folder.name] = (stamp, row)
-            self._studies = found
-            return [row for _, row in found.values()]
+            stamps = ((folder, stamp_study(folder)) for folder in list_folders(self.results))
+            refresh_rows(self._studies, (pair for pair in stamps if pair[1]), describe_study)
+            return [row for _, row in self._studies.values()]
 
-    def folder(self, name: str, below: Path | None = None) -> Path:
-        """The folder of a run or study of this name; whatever leads elsewhere does not exist."""
-        place = below or self.runs
-        folder = place / name
-        if not NAME.fullmatch(name) or not folder.resolve().is_relative_to(place.resolve()):
-            raise RecordError(f"there is no run {name[:40]!r}")
+    def find_folder(self, name: str, below: Path | None = None) -> Path:
+        """Return the folder of a run or study; a name or link that leads elsewhere does not exist."""
+        parent = below or self.runs
+        folder = parent / name
+        if not NAME.fullmatch(name) or not folder.resolve().is_relative_to(parent.resolve()):
+            raise RecordError(f"No run or study is called {name[:40]!r}.")
         return folder
 
-    def study(self, name: str) -> StudyPage:
-        folder = self.folder(name, self.results)
+    def open_study(self, name: str) -> StudyPage:
+        folder = self.find_folder(name, self.results)
         if not is_study_folder(folder):
-            raise RecordError(f"there is no study {name!r}")
+            raise RecordError(f"No study is called {name!r}.")
         return StudyPage(folder)
 
-    def facts(self, name: str) -> tuple[Stamp, RunFacts]:
-        """A run's record as it is now."""
-        folder = self.folder(name)
+    def open_run(self, name: str) -> tuple[Stamp, RunFacts]:
+        """Return a run as it is now, and the stamp of its files."""
+        folder = self.find_folder(name)
         with self._lock:
-            names = ("experiment.toml", "summary.json", "curve.parquet", "arrivals.parquet", "arrivals.parts")
-            stamp = stamp_of(folder, names)
-            before = self._facts.get(name)
-            if before is None or before[0] != stamp:
+            stamp = stamp_files(folder, RUN_FILES)
+            cached = self._facts.get(name)
+            if cached is None or cached[0] != stamp:
                 facts = RunFacts(folder)
                 if stamp[3] is None:
-                    self._follow(facts)
+                    self._read_new_parts(facts)
                 else:
                     self._parts.pop(name, None)
-                self._facts[name] = before = (stamp, facts)
+                self._facts[name] = cached = (stamp, facts)
             self._facts.move_to_end(name)
-            while len(self._facts) > KEPT_RECORDS:
-                forgotten, _ = self._facts.popitem(last=False)
-                self._parts.pop(forgotten, None)
-            return before
+            while len(self._facts) > MAX_CACHED_RUNS:
+                dropped, _ = self._facts.popitem(last=False)
+                self._parts.pop(dropped, None)
+            return cached
 
-    def chosen(self, names: Sequence[str]) -> list[str]:
-        """Each once, and no more than a page can show."""
-        if not names:
-            raise RecordError("no run is named; say which: ?id=…")
-        return list(dict.fromkeys(names))[:MOST_COMPARED]
+    def open_runs(self, names: Sequence[str]) -> tuple[Stamp, list[RunFacts], list[str]]:
+        """Return the stamps and facts of several runs, each once, and a note if some are left out."""
+        unique = list(dict.fromkeys(names))
+        if not unique:
+            raise RecordError("No run is selected. Pass its id as ?id=…")
+        shown = [self.open_run(name) for name in unique[:MAX_COMPARED]]
+        note = f"Only the first {MAX_COMPARED} of {len(unique)} runs are shown."
+        notes = [note] if len(unique) > MAX_COMPARED else []
+        return tuple(stamp for stamp, _ in shown), [facts for _, facts in shown], notes
 
-    def page(self, names: Sequence[str], whole: bool) -> str:
-        """Pictures and words of some runs as JSON."""
-        found = [self.facts(name) for name in self.chosen(names)]
-        key = (whole, *(stamp for stamp, _ in found), *names)
+    def render_runs(self, names: Sequence[str], complete: bool) -> str:
+        """Return figures, summary table and commands of runs as JSON; not complete: only what changes live."""
+        stamps, runs, notes = self.open_runs(names)
+        key = (complete, stamps, *names)
         page = self._pages.get(key)
         if page is None:
-            page = dump_json(described([facts for _, facts in found], whole))  # slow, so unlocked
+            figures = gallery(runs) if complete else live_gallery(runs)  # slow, so outside of the lock
+            page = dump_json(
+                {
+                    "runs": [describe_rerun(run, run.method) for run in runs],
+                    "columns": SUMMARY_COLUMNS,
+                    "rows": build_summary_rows(runs),
+                    "figures": [figure.spec() for figure in figures],
+                    "notes": notes,
+                    "problems": list_problems(runs, ()),
+                }
+            )
             with self._lock:
                 self._pages[key] = page
-                while len(self._pages) > KEPT_PAGES:
+                while len(self._pages) > MAX_CACHED_PAGES:
                     self._pages.popitem(last=False)
         return page
 
-    def _follow(self, facts: RunFacts) -> None:
-        """Arrivals of a run that goes on: only the parts that are new are read."""
-        files = sorted(file.name for file in (facts.record.path / "arrivals.parts").glob("*.parquet"))
+    def _read_new_parts(self, facts: RunFacts) -> None:
+        """Set the arrivals of an unfinished run, reading only the parts that are new."""
+        folder = facts.record.path / "arrivals.parts"
+        files = sorted(file.name for file in folder.glob("*.parquet"))
         known, table = self._parts.get(facts.id, ([], pl.DataFrame()))
-        if files[: len(known)] != known:  # it went back to a checkpoint
+        if files[: len(known)] != known:  # the run was resumed from an earlier checkpoint
             known, table = [], pl.DataFrame()
-        fresh = []
         try:
-            for name in files[len(known) :]:
-                fresh.append(read_table(facts.record.path / "arrivals.parts" / name))
-        except RecordError:  # the run ended meanwhile, and they became one file
+            parts = [read_table(folder / name) for name in files[len(known) :]]
+        except RecordError:  # the run ended just now and merged its parts
             return
-        if fresh:
-            table = pl.concat([table, *fresh] if len(table) else fresh)
+        if parts:
+            table = pl.concat([table, *parts] if len(table) else parts)
         if len(table):
             self._parts[facts.id] = (files, table)
             facts.arrivals = table
 
 
-def described(runs: Sequence[RunFacts], whole: bool) -> dict[str, Any]:
-    figures = gallery(runs) if whole and runs else live_gallery(runs) if runs else []
-    return {
-        "runs": [describe_rerun(run, run.method) | {"report": f"/reports/runs/{run.id}"} for run in runs],
-        "columns": SUMMARY_COLUMNS,
-        "rows": build_summary_rows(runs),
-        "figures": [figure.spec() for figure in figures],
-        "trouble": [f"{run.id}: {line}" for run in runs for line in run.trouble],
-    }
+def refresh_rows(
+    cache: RowCache, stamps: Iterable[tuple[Path, Stamp]], describe: Callable[[Path], Row]
+) -> None:
+    """Describe the folders whose stamp changed, and forget those that are gone."""
+    rows: RowCache = {}
+    for folder, stamp in stamps:
+        cached = cache.get(folder.name)
+        rows[folder.name] = cached if cached and cached[0] == stamp else (stamp, describe(folder))
+    cache.clear()
+    cache.update(rows)
 
 
-def folders(place: Path) -> list[Path]:
+def list_folders(parent: Path) -> list[Path]:
     try:
-        return sorted(
-            Path(entry.path)
-            for entry in os.scandir(place)
-            if entry.is_dir(follow_symlinks=False) and NAME.fullmatch(entry.name)
-        )
+        entries = [entry for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
+    return sorted(Path(entry.path) for entry in entries if NAME.fullmatch(entry.name))
 
 
-def stamp_of(folder: Path, names: Sequence[str]) -> Stamp:
-    """When each of these files was written, None for those that are not there."""
+def stamp_files(folder: Path, names: Sequence[str]) -> Stamp:
+    """Return time, size and inode of each file, None for those that do not exist."""
     stamps: list[tuple[int, int, int] | None] = []
     for name in names:
         try:
@@ -197,51 +193,88 @@ def stamp_of(folder: Path, names: Sequence[str]) -> Stamp:
     return tuple(stamps)
 
 
-def row_of(folder: Path) -> dict[str, Any]:
-    """What the list of runs shows of one."""
-    row: dict[str, Any] = {"id": folder.name}
+def stamp_study(folder: Path) -> Stamp:
+    """Return a stamp of all files but the progress file; an empty one if it is not a study."""
+    try:
+        if not is_study_folder(folder) and not (folder / PROGRESS_FILE).is_file():
+            return ()
+        names = sorted({entry.name for entry in folder.iterdir()} - {PROGRESS_FILE, ".lock"})
+    except OSError:
+        return ()
+    return (tuple(names), *stamp_files(folder, names))
+
+
+def describe_run(folder: Path) -> Row:
+    """Return the row of one run in the list of runs."""
     try:
         facts = RunFacts(folder)
-        settings, summary = facts.settings, facts.summary
-        row |= {key: settings.get(key) for key in SHOWN} | {key: summary.get(key) for key in NUMBERS}
-        row |= {"status": facts.status, "method": facts.method, "trouble": facts.trouble[:1]}
-        row["started"] = facts.environment.get("started")
+        settings, summary, status = facts.settings, facts.summary, facts.status
+        row: Row = {"id": folder.name, "status": status, "method": facts.method, "problems": facts.problems[:1]}
+        row |= {key: settings.get(key) for key in LISTED_SETTINGS}
+        row |= {key: summary.get(key) for key in LISTED_RESULTS}
+        row |= {"started": facts.environment.get("started")}
         row["delay"] = " + ".join(map(str, settings.get("delay") or []))
-        row["spent"] = 1.0 if facts.status in ("finished", "diverged") else row["spent"]
+        row["spent"] = 1.0 if status in ("finished", "diverged") else row["spent"]
         json.dumps(row, allow_nan=False)
-    except (RecordError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        return {"id": folder.name, "status": "damaged", "trouble": [str(error).splitlines()[0][:300]]}
+    except DAMAGE as error:
+        return {"id": folder.name, "status": "damaged", "problems": [shorten_error(error)]}
     return row
 
 
-def study_stamp(folder: Path) -> Stamp | None:
-    """Changes with any file but the progress, which is looked at by itself; None if there is no study."""
+def describe_study(folder: Path) -> Row:
+    """Return the row of one study; its ids are those of finished and of planned runs."""
+    study, planned = StudyPage(folder), read_progress(folder).get("ids", [])
+    row: Row = {"name": study.name, "runs": 0, "verdicts": {}, "report": is_study_folder(folder), "ids": planned}
     try:
-        if not is_study_folder(folder) and not (folder / PROGRESS).is_file():
-            return None
-        names = sorted({entry.name for entry in folder.iterdir()} - {PROGRESS, ".lock"})
-    except OSError:
-        return None
-    return (tuple(names), *stamp_of(folder, names))
+        study.load()
+        row |= {"runs": study.run_count, "verdicts": study.verdicts, "problems": study.problems[:1]}
+        return row | {"ids": list(dict.fromkeys([*study.run_ids, *planned]))}
+    except (*DAMAGE, pl.exceptions.PolarsError) as error:
+        return row | {"problems": [shorten_error(error)]}
 
 
-def study_row(folder: Path) -> dict[str, Any]:
-    """What the list of studies shows of one; the ids of its runs are those that are known or planned."""
-    study = StudyPage(folder)
-    row: dict[str, Any] = {"name": study.name, "runs": 0, "verdicts": {}, "report": is_study_folder(folder)}
-    planned = progress_of(folder).get("ids", [])
-    try:
-        study.read()
-        row |= {"runs": study.runs, "verdicts": study.verdicts()}
-        return row | {"ids": list(dict.fromkeys([*study.ids, *planned])), "trouble": study.trouble[:1]}
-    except (OSError, ValueError, TypeError, RuntimeError, pl.exceptions.PolarsError) as error:
-        return row | {"ids": planned, "trouble": [str(error).splitlines()[0][:300]]}
+def shorten_error(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
-def alive(
-    folder: Path, row: dict[str, Any], held: set[int] | None, file: str = "summary.json"
-) -> dict[str, Any]:
-    """What says that it is running, but that nobody holds and that has been quiet, was killed."""
+def mark_lost(folder: Path, row: Row, locked: set[int] | None, file: str) -> Row:
+    """Set the status of a run or study that says it is running but whose process has exited to `lost`."""
     if row.get("status") not in ("running", "lost"):
         return row
-    return row | {"status": "running" if still_going(folder, file, held) else "lost"}
+    return row | {"status": "running" if still_going(folder, file, locked) else "lost"}
+
+
+def read_progress(folder: Path) -> Row:
+    """Return the progress that a study or sweep wrote, with every value checked."""
+    row: Row = {"name": folder.name, "status": "damaged", "active": [], "failures": []}
+    try:
+        file = folder / PROGRESS_FILE
+        progress = json.loads(file.read_text()) if file.stat().st_size <= MAX_PROGRESS_BYTES else None
+    except (OSError, ValueError):
+        return row
+    if not isinstance(progress, dict) or progress.get("status") not in PROGRESS_STATES:
+        return row
+    row |= {key: count_or_none(progress.get(key)) for key in PROGRESS_COUNTS}
+    row |= {"status": progress["status"], "started": text_or_empty(progress.get("started"))}
+    row |= {"ids": [name for name in list_or_empty(progress.get("ids")) if isinstance(name, str)]}
+    for key, source in (("active", "at_hand"), ("failures", "failures")):
+        runs = [run for run in list_or_empty(progress.get(source)) if isinstance(run, dict)]
+        row[key] = [
+            {name: text_or_empty(run.get(name)) for name in ("id", "what", "reason")}
+            | {"part": count_or_none(run.get("part"))}
+            for run in runs[:MAX_LISTED_RUNS]
+        ]
+    return row
+
+
+def text_or_empty(value: Any) -> str:
+    return value[:500] if isinstance(value, str) else ""
+
+
+def count_or_none(value: Any) -> float | None:
+    is_count = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
+    return value if is_count else None
+
+
+def list_or_empty(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,11 +1,13 @@
-"""The page that shows runs while they happen: what it is asked, and what it answers."""
+"""The live pages: a server for the run list, figures, reports, the playground and a feed of changes."""
 
+import asyncio
 import gzip
+import json
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,138 +27,190 @@ from starlette.staticfiles import StaticFiles
 from straggler.config.registry import InputError
 from straggler.record import RecordError
 from straggler.timing import DurationError
-from straggler.web.auth import Guard, is_loopback
+from straggler.web.auth import RequestGuard, is_loopback
 from straggler.web.launcher import RunLauncher
-from straggler.web.live import ChangeFeed
-from straggler.web.playground_settings import build_experiment, choices, parse_settings
-from straggler.web.preview import preview
-from straggler.web.report import STATIC, dump_json, render, render_html_report
+from straggler.web.playground import build_experiment, list_choices, parse_settings, preview_run
+from straggler.web.report import STATIC, dump_json, render_html_report, render_template
 from straggler.web.run_index import RunIndex
 
-MOST_BYTES = 20_000  # of what a page may send
-SHORTEST_TOKEN = 8  # that can be put into an address and a cookie, and is not guessed at once
-FOR_EVER = "public, max-age=31536000, immutable"
+MAX_BODY_BYTES = 20_000
+MIN_TOKEN_LENGTH = 8
+CACHE_FOREVER = "public, max-age=31536000, immutable"
+NO_STORE = {"cache-control": "no-store"}
+POLL_SECONDS = 0.25
+POLLS_PER_STUDY_POLL = 20  # studies change rarely
+POLLS_PER_HEARTBEAT = 40  # a heartbeat notices pages that were closed
+
+
+class ChangeFeed:
+    """Polls the run index once for all open pages, and tells each page what changed."""
+
+    def __init__(self, index: RunIndex, launcher: RunLauncher) -> None:
+        self.index, self.launcher = index, launcher
+        self._poll: asyncio.Task[dict[str, Any]] | None = None
+        self._polls, self._studies = 0, list[dict[str, Any]]()
+        self.is_closing = False  # ends the streams
+
+    def read_state(self) -> dict[str, Any]:
+        if self._polls % POLLS_PER_STUDY_POLL == 0:
+            self._studies = self.index.list_studies()
+        self._polls += 1
+        return {
+            "runs": {row["id"]: row for row in self.index.list_runs()},
+            "studies": self._studies,
+            "progress": self.index.list_progress(),
+            "started": self.launcher.list_states(),
+        }
+
+    async def poll(self) -> dict[str, Any]:
+        """Return the state, at most POLL_SECONDS old, whatever the number of pages."""
+        if self._poll is None:
+            self._poll = asyncio.create_task(run_in_threadpool(self.read_state))
+            self._poll.add_done_callback(
+                lambda _: asyncio.get_running_loop().call_later(POLL_SECONDS, self._forget_poll)
+            )
+        return await asyncio.shield(self._poll)
+
+    def _forget_poll(self) -> None:
+        self._poll = None
+
+    async def stream(self) -> AsyncIterator[str]:
+        """Yield server-sent events: first the whole state, then what changed."""
+        before: dict[str, Any] = {"runs": {}}
+        quiet = 0
+        while not self.is_closing:
+            now = await self.poll()
+            changes = find_changes(before, now)
+            if changes:
+                yield f"data: {json.dumps(changes, separators=(',', ':'))}\n\n"
+            quiet = 0 if changes else quiet + 1
+            if quiet and quiet % POLLS_PER_HEARTBEAT == 0:
+                yield ": heartbeat\n\n"
+            before = now
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def find_changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Return what a page that knows one state needs to show another."""
+    old, new = before["runs"], now["runs"]
+    changes: dict[str, Any] = {}
+    if rows := [row for name, row in new.items() if old.get(name) != row]:
+        changes["runs"] = rows
+    if gone := [name for name in old if name not in new]:
+        changes["gone"] = gone
+    return changes | {key: value for key, value in now.items() if key != "runs" and before.get(key) != value}
 
 
 class RequestHandlers:
-    """Everything that can be asked."""
+    """A method per route."""
 
     def __init__(self, runs: Path, results: Path, token: str) -> None:
-        self.shelf, self.starter, self.token = RunIndex(runs, results), RunLauncher(runs), token
-        self.watcher = ChangeFeed(self.shelf, self.starter)
-        self.ready: Callable[[], None] = lambda: None
+        self.index, self.launcher, self.token = RunIndex(runs, results), RunLauncher(runs), token
+        self.feed = ChangeFeed(self.index, self.launcher)
+        self.on_ready: Callable[[], None] = lambda: None
 
-    def page(self, request: Request) -> Response:
-        text = render("page.html", token=self.token, choices=dump_json(choices()))
-        return HTMLResponse(text, headers={"cache-control": "no-store"})
+    def show_page(self, request: Request) -> Response:
+        text = render_template("page.html", token=self.token, choices=dump_json(list_choices()))
+        return HTMLResponse(text, headers=NO_STORE)
 
-    def plotly_script(self, request: Request) -> Response:
-        headers = {"cache-control": FOR_EVER, "content-type": "text/javascript; charset=utf-8"}
-        if "gzip" in request.headers.get("accept-encoding", "") and not is_loopback(
-            request.url.hostname or ""
-        ):
-            return Response(zipped_plotly(), headers=headers | {"content-encoding": "gzip"})
+    def send_plotly(self, request: Request) -> Response:
+        headers = {"cache-control": CACHE_FOREVER, "content-type": "text/javascript; charset=utf-8"}
+        accepts_gzip = "gzip" in request.headers.get("accept-encoding", "")
+        if accepts_gzip and not is_loopback(request.url.hostname or ""):
+            return Response(compress_plotly(), headers=headers | {"content-encoding": "gzip"})
         return Response(get_plotlyjs(), headers=headers)
 
-    def runs(self, request: Request) -> Response:
-        return JSONResponse(self.shelf.rows())
+    def list_runs(self, request: Request) -> Response:
+        return JSONResponse(self.index.list_runs())
 
-    def figures(self, request: Request) -> Response:
-        names = request.query_params.getlist("id")
-        whole = request.query_params.get("whole") == "1"
-        return json_text(self.shelf.page(names, whole))
+    def send_figures(self, request: Request) -> Response:
+        complete = request.query_params.get("complete") == "1"
+        text = self.index.render_runs(request.query_params.getlist("id"), complete)
+        return Response(text, media_type="application/json", headers=NO_STORE)
 
-    def preview(self, request: Request) -> Response:
-        given: dict[str, Any] = dict(request.query_params)
-        if "delay" in given:
-            given["delay"] = request.query_params.getlist("delay")
-        settings = parse_settings(given)
-        return json_text(dump_json(preview(build_experiment(settings), settings)))
+    def send_preview(self, request: Request) -> Response:
+        values: dict[str, Any] = dict(request.query_params)
+        if "delay" in values:
+            values["delay"] = request.query_params.getlist("delay")
+        settings = parse_settings(values)
+        text = dump_json(preview_run(build_experiment(settings), settings))
+        return Response(text, media_type="application/json", headers=NO_STORE)
 
-    def report(self, request: Request) -> Response:
-        names = self.shelf.chosen(request.path_params["names"].split(","))
-        download = request.query_params.get("download") == "1"
-        text = render_html_report([self.shelf.facts(name)[1] for name in names], embedded=download)
-        return page_or_file(text, f"straggler-{names[0]}.html", download)
+    def show_run_report(self, request: Request) -> Response:
+        names = request.path_params["names"].split(",")
+        _, runs, notes = self.index.open_runs(names)
+        return send_report(request, names[0], lambda embedded: render_html_report(runs, (), embedded, None, notes))
 
-    def study_report(self, request: Request) -> Response:
-        study = self.shelf.study(request.path_params["name"])
-        download = request.query_params.get("download") == "1"
-        return page_or_file(
-            render_html_report([], [study], embedded=download), f"straggler-{study.name}.html", download
-        )
+    def show_study_report(self, request: Request) -> Response:
+        study = self.index.open_study(request.path_params["name"])
+        return send_report(request, study.name, lambda embedded: render_html_report([], [study], embedded))
 
-    async def events(self, request: Request) -> Response:
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(self.watcher.events(), media_type="text/event-stream", headers=headers)
+    async def stream_changes(self, request: Request) -> Response:
+        headers = NO_STORE | {"x-accel-buffering": "no"}
+        return StreamingResponse(self.feed.stream(), media_type="text/event-stream", headers=headers)
 
-    async def start(self, request: Request) -> Response:
+    async def start_run(self, request: Request) -> Response:
         body = await request.body()
-        if len(body) > MOST_BYTES:
-            raise InputError(f"{len(body)} bytes: at most {MOST_BYTES} are read")
+        if len(body) > MAX_BODY_BYTES:
+            raise InputError(f"The request has {len(body)} bytes; at most {MAX_BODY_BYTES} are allowed.")
         try:
-            given = await request.json()
+            values = await request.json()
         except RecursionError:
-            given = None
-        if not isinstance(given, dict):
-            raise InputError("send the settings as a JSON object")
-        settings = parse_settings(given)
-        return JSONResponse(await run_in_threadpool(self._start, settings))
+            values = None
+        if not isinstance(values, dict):
+            raise InputError("Send the settings as a JSON object.")
+        return JSONResponse(await run_in_threadpool(self._start, parse_settings(values)))
 
     def _start(self, settings: dict[str, Any]) -> dict[str, Any]:
         experiment = build_experiment(settings)
-        return {"id": experiment.id, "started": self.starter.start(experiment, settings)}
+        return {"id": experiment.id, "started": self.launcher.start(experiment, settings)}
 
-    def stop(self, request: Request) -> Response:
+    def stop_run(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if not self.starter.stop(name):
-            raise InputError(
-                f"{name[:40]!r} was not started from this page, or is over; press Ctrl-C where it runs"
-            )
+        if not self.launcher.stop(name):
+            raise InputError(f"{name[:40]!r} was not started from this page, or has ended.")
         return JSONResponse({"id": name, "stopping": True})
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self.ready()
+        self.on_ready()
         yield
-        await run_in_threadpool(self.starter.close)
+        await run_in_threadpool(self.launcher.close)
 
-    def routes(self) -> list[Route | Mount]:
+    def list_routes(self) -> list[Route | Mount]:
         return [
-            Route("/", self.page),
-            Route("/static/plotly.js", self.plotly_script),
+            Route("/", self.show_page),
+            Route("/static/plotly.js", self.send_plotly),
             Mount("/static", StaticFiles(directory=STATIC)),
-            Route("/api/runs", self.runs, methods=["GET"]),
-            Route("/api/runs", self.start, methods=["POST"]),
-            Route("/api/runs/{name}/stop", self.stop, methods=["POST"]),
-            Route("/api/figures", self.figures),
-            Route("/api/preview", self.preview),
-            Route("/api/events", self.events),
-            Route("/reports/runs/{names}", self.report),
-            Route("/reports/studies/{name}", self.study_report),
+            Route("/api/runs", self.list_runs, methods=["GET"]),
+            Route("/api/runs", self.start_run, methods=["POST"]),
+            Route("/api/runs/{name}/stop", self.stop_run, methods=["POST"]),
+            Route("/api/figures", self.send_figures),
+            Route("/api/preview", self.send_preview),
+            Route("/api/events", self.stream_changes),
+            Route("/reports/runs/{names}", self.show_run_report),
+            Route("/reports/studies/{name}", self.show_study_report),
         ]
 
 
-@lru_cache(maxsize=1)
-def zipped_plotly() -> bytes:
+@cache
+def compress_plotly() -> bytes:
     return gzip.compress(get_plotlyjs().encode(), 6)
 
 
-def json_text(text: str) -> Response:
-    return Response(text, media_type="application/json", headers={"cache-control": "no-store"})
+def send_report(request: Request, name: str, render: Callable[[bool], str]) -> Response:
+    """Return a report as a page, or as a file that needs nothing else with ?download=1."""
+    is_download = request.query_params.get("download") == "1"
+    disposition = {"content-disposition": f'attachment; filename="straggler-{name}.html"'}
+    return HTMLResponse(render(is_download), headers=NO_STORE | (disposition if is_download else {}))
 
 
-def page_or_file(text: str, name: str, download: bool) -> Response:
-    headers = {"content-disposition": f'attachment; filename="{name}"'} if download else {}
-    return HTMLResponse(text, headers=headers | {"cache-control": "no-store"})
-
-
-def complaint(status: int) -> Callable[[Request, Exception], Response]:
-    """An error as a line of text."""
+def answer_error(status: int) -> Callable[[Request, Exception], Response]:
+    """Return a handler that answers with the error's message."""
     return lambda request, error: PlainTextResponse(str(error), status)
 
 
-def missing(request: Request, error: Exception) -> Response:
+def answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return PlainTextResponse(error.detail, error.status_code)
 
@@ -164,60 +218,51 @@ def missing(request: Request, error: Exception) -> Response:
 def build_app(
     runs: Path, results: Path, host: str = "127.0.0.1", token: str | None = None
 ) -> tuple[Starlette, str]:
-    """The application, and the token that starting and stopping needs."""
+    """Return the application, and the token that starting and stopping runs requires."""
     secret = token or secrets.token_urlsafe(24)
-    answers = RequestHandlers(runs, results, secret)
-    guard = Middleware(Guard, host=host, token=secret, closed=token is not None)
-    errors: dict[Any, Any] = {HTTPException: missing}
-    errors |= {error: complaint(400) for error in (InputError, DurationError, ValueError)}
-    errors[RecordError] = complaint(404)
+    handlers = RequestHandlers(runs, results, secret)
+    guard = Middleware(RequestGuard, host=host, token=secret, needs_login=token is not None)
+    errors: dict[Any, Any] = {HTTPException: answer_http_error, RecordError: answer_error(404)}
+    errors |= {error: answer_error(400) for error in (InputError, DurationError, ValueError)}
     app = Starlette(
-        routes=answers.routes(), middleware=[guard], lifespan=answers.lifespan, exception_handlers=errors
+        routes=handlers.list_routes(), middleware=[guard], lifespan=handlers.lifespan, exception_handlers=errors
     )
-    app.state.answers = answers
+    app.state.handlers = handlers
     return app, secret
 
 
 class WebServer(uvicorn.Server):
-    """Lets go of the pages that listen as soon as Ctrl-C is pressed."""
+    """Ends the streams to open pages on Ctrl-C; otherwise uvicorn would wait for them."""
 
-    def __init__(self, config: uvicorn.Config, watcher: ChangeFeed) -> None:
+    def __init__(self, config: uvicorn.Config, feed: ChangeFeed) -> None:
         super().__init__(config)
-        self._watcher = watcher
+        self._feed = feed
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._watcher.closing = True
+        self._feed.is_closing = True
         super().handle_exit(sig, frame)
 
 
 def run_server(
-    runs: Path, results: Path, host: str, port: int, token: str | None, ready: Callable[[str], None]
+    runs: Path, results: Path, host: str, port: int, token: str | None, on_ready: Callable[[str], None]
 ) -> None:
-    """Answer until Ctrl-C; runs that were started from the page are saved and stopped."""
+    """Serve until Ctrl-C; runs that were started from the page write a checkpoint and stop."""
     if not is_loopback(host) and token is None:
-        raise InputError(
-            f"--host {host} can be reached by others: protect it with --token SECRET, or leave --host out"
-        )
-    if token is not None and not (token.isascii() and token.isprintable() and len(token) >= SHORTEST_TOKEN):
-        raise InputError(
-            f"--token {token!r}: it needs at least {SHORTEST_TOKEN} characters, letters, digits and signs of "
-            "ASCII; take a longer one"
-        )
-    listening = bound(host, port)
+        raise InputError(f"--host {host} is reachable from other machines, so it requires --token SECRET.")
+    if token is not None and not (token.isascii() and token.isprintable() and len(token) >= MIN_TOKEN_LENGTH):
+        raise InputError(f"--token must have at least {MIN_TOKEN_LENGTH} printable ASCII characters, got {token!r}.")
+    listener = open_socket(host, port)
     app, _ = build_app(runs, results, host, token)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{listening.getsockname()[1]}/" + (f"?token={quote(token)}" if token else "")
-    app.state.answers.ready = lambda: ready(url)
-    WebServer(config, app.state.answers.watcher).run(sockets=[listening])
+    address = f"[{host}]" if ":" in host else host
+    url = f"http://{address}:{listener.getsockname()[1]}/" + (f"?token={quote(token)}" if token else "")
+    app.state.handlers.on_ready = lambda: on_ready(url)
+    WebServer(config, app.state.handlers.feed).run(sockets=[listener])
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket at this address, or why there is none."""
+def open_socket(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(
-            f"--host {host} --port {port}: {reason}; take another, or --port 0 for any"
-        ) from None
+        reason = error.strerror or error
+        raise InputError(f"Cannot listen on {host}, --port {port}: {reason}. Use --port 0 for a free port.") from None
