@@ -70,7 +70,7 @@ def test_open_filter_sort_and_compare_two_runs(browser: Browser, here: Site) -> 
         assert rows.locator("a").all_inner_texts() == ["ssgd", "asgd"]
         for box in page.get_by_role("checkbox").all():
             box.check()
-        page.get_by_role("button", name="Compare the 2 selected").click()
+        page.get_by_role("button", name="Compare 2 runs").click()
         figure = drawn(page, "accuracy")
         assert figure.locator(".plot").evaluate("plot => plot.data.length") == 2
         assert sorted(page.locator("#detail-table tbody th").all_inner_texts()) == ["asgd", "ssgd"]
@@ -116,11 +116,11 @@ def test_the_curve_grows_while_a_run_goes_on(browser: Browser, here: Site) -> No
             while points(page, "accuracy") <= first + 2:
                 assert time.monotonic() < end, "the curve does not grow"
                 page.wait_for_timeout(50)
-            expect(page.locator("#detail-words")).to_contain_text("running")
+            expect(page.locator("#detail-status")).to_contain_text("running")
             drawn(page, "timeline")
             drawn(page, "staleness")
             process.terminate()
-            expect(page.locator("#detail-words")).to_contain_text("interrupted", timeout=PATIENCE)
+            expect(page.locator("#detail-status")).to_contain_text("interrupted", timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()
@@ -163,7 +163,7 @@ def test_play_run_stop_pin_and_run_again(browser: Browser, here: Site) -> None:
         page.get_by_label("Method").select_option("asgd")
         page.get_by_role("slider", name="Epochs").fill("60")
         page.get_by_role("button", name="Run", exact=True).click()
-        words = page.locator("#play-words")
+        words = page.locator("#play-status")
         expect(words).to_contain_text("running", timeout=PATIENCE)
         page.get_by_role("button", name="Stop and save").locator("visible=true").click()
         expect(words).to_contain_text("interrupted", timeout=PATIENCE)
@@ -195,12 +195,12 @@ def test_a_page_from_elsewhere_starts_nothing_and_reads_nothing(browser: Browser
     with site(here.runs.parent / "theirs", here.runs.parent / "theirs") as elsewhere:
         visitor = Visitor(browser)
         visitor.page.goto(elsewhere.url)  # another port is another origin
-        before, started = sorted(here.runs.iterdir()), set(here.app.state.answers.starter.states())
+        before, started = sorted(here.runs.iterdir()), set(here.app.state.handlers.launcher.list_states())
         told = visitor.page.evaluate(ATTACK, here.url)
         assert set(told) <= {"opaque", "blocked"}
         visitor.context.close()
         assert sorted(here.runs.iterdir()) == before
-        assert set(here.app.state.answers.starter.states()) == started
+        assert set(here.app.state.handlers.launcher.list_states()) == started
 
 
 def first_paint(page: Page, url: str) -> float:

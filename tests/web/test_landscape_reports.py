@@ -44,7 +44,7 @@ def picture(*runs: Path) -> tuple[Figure, list[str]]:
     figure = trajectory(facts)
     assert figure is not None
     go.Figure({"data": figure.data, "layout": figure.layout})  # refuses what plotly does not know
-    return figure, [line for run in facts.values() for line in run.trouble]
+    return figure, [line for run in facts.values() for line in run.problems]
 
 
 def kinds(figure: Figure) -> list[str]:

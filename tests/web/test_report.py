@@ -22,9 +22,9 @@ from straggler.config.registry import InputError
 from straggler.experiment import Experiment
 from straggler.timing import Durations
 from straggler.web.curves import curves
-from straggler.web.document_report import pages
 from straggler.web.figure import thin
 from straggler.web.gallery import gallery, named, partition_counts
+from straggler.web.printed_report import draw_pages
 from straggler.web.report import build_summary_rows, describe_rerun, dump_json, render_html_report
 from straggler.web.run_facts import RunFacts, build_command, label_runs, minimal_settings
 from straggler.web.staleness import gaps
@@ -184,7 +184,7 @@ def test_labels_say_what_differs_and_seeds_share_one(runs: dict[str, Path]) -> N
     rows = build_summary_rows(three)
     assert [row[:2] for row in rows] == [["asgd", "2"], ["ssgd", "1"]]
     low, high = sorted(run.summary["test_accuracy"] for run in three[:2])
-    assert rows[0][2] == f"{(low + high) / 2:.2f} ({low:.2f}, {high:.2f})" and "[" in rows[1][2]
+    assert rows[0][2] == f"{(low + high) / 2:.2f}" and "[" in rows[1][2]
 
 
 def test_a_run_that_goes_on_is_counted_beside_those_that_have_ended(runs: dict[str, Path]) -> None:
@@ -261,7 +261,9 @@ def test_pictures_of_the_first_runs_only_say_so(runs: dict[str, Path], tmp_path:
 
 
 def test_what_colours_mean_stands_below_the_printed_timelines(runs: dict[str, Path]) -> None:
-    curves, timelines, _ = pages([RunFacts(runs[name]) for name in ("asgd", "ssgd", "k-sync", "seed 1")])
+    _, curves, timelines, _ = draw_pages(
+        [RunFacts(runs[name]) for name in ("asgd", "ssgd", "k-sync", "seed 1")], "# Title"
+    )
     assert not any(axes.get_legend() for axes in timelines.axes)
     words = [text.get_text() for legend in timelines.legends for text in legend.get_texts()]
     assert sorted(words) == sorted({*words}) and {"delayed", "waiting", "cancelled"} <= {*words}
@@ -306,9 +308,9 @@ def test_wrong_input_leaves_nothing(runs: dict[str, Path], tmp_path: Path) -> No
     (tmp_path / "study" / "table.md").write_text("| a |\n|---|\n| 1 |\n")
     for things, out, rule in (
         (["nobody"], tmp_path / "a.html", "names 0 runs"),
-        ([str(runs["asgd"])], tmp_path / "a.doc", "ends with none of"),
+        ([str(runs["asgd"])], tmp_path / "a.doc", "must end with"),
         ([str(tmp_path / "study")], tmp_path / "a.png", "is a study"),
-        ([str(runs["asgd"])], Path("/proc/no/a.md"), "cannot be written"),
+        ([str(runs["asgd"])], Path("/proc/no/a.md"), "Cannot write"),
     ):
         with pytest.raises(InputError, match=rule):
             report(things, out)
@@ -327,7 +329,7 @@ def test_what_is_no_run_among_runs_is_left_out_and_said(
     assert told.count("\n") == 2 and all(f"left out: {other} is neither" in told for other in others)
     (tmp_path / "one.md").unlink()
     for nothing in (others[:1], others):
-        with pytest.raises(InputError, match=r"landscapes.*: a run is a folder with .*; name one of these"):
+        with pytest.raises(InputError, match=r"landscapes.*: not a run or study"):
             report(nothing, tmp_path / "one.md")
     with pytest.raises(InputError, match="'nobody' names 0 runs"):
         report(["nobody", str(runs["asgd"])], tmp_path / "one.md")
@@ -366,7 +368,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(
         if file.is_file():
             (folder / file.name).write_bytes(b"\x00nonsense" if file.name == name else file.read_bytes())
     text = render_html_report([RunFacts(folder)])
-    assert "What could not be read" in text and name in text
+    assert "<h2>Problems" in text and name in text
     assert text.count("data-figure=") > 2
 
 
@@ -378,7 +380,7 @@ def test_what_was_given_in_python_is_no_trouble(tmp_path: Path, capsys: pytest.C
     run = Experiment(model=model, **settings).run(tmp_path, jobs=1)
     for form in ("html", "md"):
         text = written(tmp_path, run.path, form=form).read_text()
-        assert "given in Python" in text and "What could not be read" not in text
+        assert "custom Python objects" in text and "<h2>Problems" not in text
     assert "left out" not in capsys.readouterr().err
     assert describe_rerun(RunFacts(run.path), "")["toml"] == run.text
 
@@ -445,10 +447,10 @@ def study(tmp_path: Path) -> Path:
 def test_a_study_shows_its_tables_claims_and_figures(study: Path) -> None:
     found = StudyPage(study)
     text = render_html_report([], [found])
-    assert is_study_folder(study) and found.runs == 2 and found.verdicts() == {"holds": 1}
+    assert is_study_folder(study) and found.run_count == 2 and found.verdicts == {"holds": 1}
     assert "<td>asgd</td>" in text and "async is &lt;b&gt;faster" in text and "[1.20, 1.80]" in text
     assert text.count('src="data:image/png;base64') == 2  # one in the document, one beside it
-    assert "&lt;i&gt;x" in text and found.trouble == []
+    assert "&lt;i&gt;x" in text and found.problems == []
 
 
 def test_a_study_embeds_only_its_own_files(study: Path, tmp_path: Path) -> None:

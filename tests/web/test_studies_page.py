@@ -26,38 +26,38 @@ STRAGGLER = [sys.executable, "-m", "straggler"]
 TINY = {"dataset": "digits", "model": "linear", "epochs": 0.5}
 
 
-def progress(shelf: RunIndex) -> dict[str, Any]:
-    (row,) = shelf.progress()
+def progress(index: RunIndex) -> dict[str, Any]:
+    (row,) = index.list_progress()
     return row
 
 
 def test_a_sweep_that_was_killed_does_not_run_for_ever(tmp_path: Path) -> None:
     found = plan_runs([Cell({"row": "a"}, TINY)], [0, 1])
     bulletin = ProgressFile(tmp_path / "x", SweepProgress(found))
-    shelf = RunIndex(tmp_path, tmp_path)
+    index = RunIndex(tmp_path, tmp_path)
     with bulletin:
         bulletin.tally.spent(found[0], 0.25)
         bulletin._write("running")
         os.utime(tmp_path / "x" / "progress.json", (1, 1))  # a long evaluation: nothing is said
-        row = progress(shelf)
-        assert row["status"] == "running" and row["at_hand"][0]["part"] == 0.25
+        row = progress(index)
+        assert row["status"] == "running" and row["active"][0]["part"] == 0.25
         assert "ids" not in row  # they are told with the studies, which change rarely
-        assert shelf.studies()[0] | {"trouble": []} == {
+        assert index.list_studies()[0] | {"problems": []} == {
             "name": "x",
             "runs": 0,
             "verdicts": {},
             "report": False,
             "ids": [task.id for task in found],
-            "trouble": [],
+            "problems": [],
         }
         left_behind = (tmp_path / "x" / "progress.json").read_text()
-    assert progress(shelf)["status"] == "finished"
+    assert progress(index)["status"] == "finished"
     (tmp_path / "x" / "progress.json").write_text(left_behind)  # as kill -9 leaves it
-    assert progress(shelf)["status"] == "running"  # it was there a moment ago
+    assert progress(index)["status"] == "running"  # it was there a moment ago
     os.utime(tmp_path / "x" / "progress.json", (1, 1))
-    assert progress(shelf)["status"] == "lost"
+    assert progress(index)["status"] == "lost"
     with FileLock(tmp_path / "x" / ".lock"):
-        assert progress(shelf)["status"] == "running"
+        assert progress(index)["status"] == "running"
 
 
 @pytest.mark.parametrize(
@@ -75,18 +75,18 @@ def test_a_sweep_that_was_killed_does_not_run_for_ever(tmp_path: Path) -> None:
 def test_whatever_a_progress_says_is_a_row(tmp_path: Path, text: str) -> None:
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "progress.json").write_text(text)
-    shelf = RunIndex(tmp_path, tmp_path)
-    row = progress(shelf)
-    assert row["status"] in ("damaged", "running") and isinstance(row["at_hand"], list)
+    index = RunIndex(tmp_path, tmp_path)
+    row = progress(index)
+    assert row["status"] in ("damaged", "running") and isinstance(row["active"], list)
     assert row.get("left") is None and row.get("runs") is None
-    json.dumps([row, shelf.studies()], allow_nan=False)
+    json.dumps([row, index.list_studies()], allow_nan=False)
 
 
 def test_the_runs_of_a_study_are_known_once_each(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     pl.DataFrame({"id": ["b", "a", "b"]}).write_parquet(tmp_path / "s" / "summaries.parquet")
     (tmp_path / "s" / "progress.json").write_text('{"status": "finished", "ids": ["a", "c"]}')
-    (row,) = RunIndex(tmp_path, tmp_path).studies()
+    (row,) = RunIndex(tmp_path, tmp_path).list_studies()
     assert row["ids"] == ["b", "a", "c"] and row["runs"] == 2 and row["report"] is True
 
 
@@ -135,15 +135,15 @@ def test_a_running_sweep_is_followed_and_a_killed_one_is_lost(
             )
             expect(card.get_by_role("link", name="Runs of wide")).to_be_visible(timeout=PATIENCE)
             page.get_by_role("link", name="Runs", exact=True).click()
-            expect(page.locator("#going")).to_contain_text("wide is running", timeout=PATIENCE)
+            expect(page.locator("#active-studies")).to_contain_text("wide is running", timeout=PATIENCE)
             page.go_back()
-            card.locator(".hand a").first.click()
+            card.locator(".active a").first.click()
             drawn(page, "accuracy")
             page.go_back()
             process.kill()
             process.wait()
             expect(card.locator(".status-lost")).to_be_visible(timeout=PATIENCE)
-            expect(card.locator(".hand")).to_have_count(0)
+            expect(card.locator(".active")).to_have_count(0)
             page.locator("#theme").click()
             assert low_contrast(page) == [] and unnamed(page) == []
             page.set_viewport_size({"width": 360, "height": 740})

@@ -1,4 +1,4 @@
-"""Commands that show records in pictures: report, serve."""
+"""The commands that show records: report and serve."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +11,7 @@ from straggler.config.registry import InputError
 
 
 class Format(StrEnum):
-    """Of a report."""
+    """The format of a report."""
 
     html = "html"
     md = "md"
@@ -19,91 +19,80 @@ class Format(StrEnum):
     png = "png"
 
 
-Things = Annotated[
+Items = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN|STUDY…",
-        help="Folders of runs, beginnings of their ids, or folders of studies (results/NAME).",
+        help="Folders of runs, beginnings of run ids, or folders of studies (results/NAME).",
     ),
 ]
-File = Annotated[Path | None, typer.Option("--out", help="The file to write.", show_default="report.FORMAT")]
-Kind = Annotated[
-    Format | None,
-    typer.Option("--format", help="What to write.", show_default="what --out ends with, else html"),
+OutFile = Annotated[
+    Path | None, typer.Option("--out", help="The file to write.", show_default="report.FORMAT")
 ]
-Runs = Annotated[Path, typer.Option("--runs", help="Where runs are looked for by their id.")]
+FormatOption = Annotated[
+    Format | None,
+    typer.Option("--format", help="File format.", show_default="the ending of --out, else html"),
+]
+RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder in which run ids are looked up.")]
 
 
-def report(things: Things, out_file: File = None, format_: Kind = None, runs: Runs = Path("runs")) -> None:
-    """Write one file that shows runs or studies: what was run, what came out, how to run it again.
+def report(
+    items: Items,
+    out_file: OutFile = None,
+    format_: FormatOption = None,
+    title: Annotated[str | None, typer.Option(help="The heading.", show_default="names of the runs")] = None,
+    runs: RunsFolder = Path("runs"),
+) -> None:
+    """Write one file that shows runs or studies: settings, results, and how to run them again.
 
-    The HTML needs no network and nothing beside it. Several runs are laid over one another;
-    runs that differ only in their seed are averaged, with 95 % intervals.
+    The HTML file needs no network and no other file. Several runs share their figures. Runs that differ only
+    in the seed are averaged, with 95 % confidence intervals.
     """
-    from straggler.web.report_files import write_report
+    from straggler.web.report import report as write_report  # takes a second to import
     from straggler.web.study_page import is_study_folder
 
-    kind = format_ or by_name(out_file)
-    path = out_file or Path(f"report.{kind}")
-    studies = [Path(thing) for thing in things if is_study_folder(Path(thing))]
-    others = [thing for thing in things if Path(thing) not in studies]
-    records = [find(thing, runs).path for thing in others if not is_something_else(Path(thing))]
-    skip([thing for thing in others if is_something_else(Path(thing))], bool(records or studies))
-    if kind in (Format.pdf, Format.png) and not records:
-        raise InputError(
-            f"--format {kind} draws runs, and {things[0]} is a study; use html or md, or name its runs"
-        )
-    with err.status(f"writing {path}"):
-        trouble = write_report(kind, records, studies, path)
-    for line in trouble:
+    def warn(line: str) -> None:
         err.print(f"left out: {line}", markup=False, soft_wrap=True)
+
+    def is_ignored(item: str) -> bool:
+        return is_something_else(Path(item)) and not is_study_folder(Path(item))
+
+    ignored = [item for item in items if is_ignored(item)]
+    if len(ignored) == len(items):
+        raise InputError(
+            f"{', '.join(ignored)}: not a run or study. A run is a folder with an experiment.toml, "
+            "a study is one with a README.md or summaries.parquet."
+        )
+    for item in ignored:
+        warn(f"{item} is neither a run nor a study")
+    paths = [
+        Path(item) if is_study_folder(Path(item)) else find(item, runs).path
+        for item in items
+        if item not in ignored
+    ]
+    with err.status("writing the report"):
+        path = write_report(paths, out_file, title, format_.value if format_ else None, on_problem=warn)
     out.print(f"report in {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
-
-
-def skip(things: list[str], others: bool) -> None:
-    """Say what is left out, unless nothing is left."""
-    if things and not others:
-        named = things[0] if len(things) == 1 else f"none of {', '.join(things)}"
-        raise InputError(
-            f"{named}: a run is a folder with an experiment.toml, a study one with a README.md or "
-            "summaries.parquet; name one of these"
-        )
-    for thing in things:
-        err.print(f"left out: {thing} is neither a run nor a study", markup=False, soft_wrap=True)
-
-
-def by_name(path: Path | None) -> Format:
-    ending = path.suffix.lstrip(".").lower() if path else "html"
-    if ending in ("htm", ""):
-        ending = "html"
-    if ending not in set(Format):
-        raise InputError(
-            f"--out {path}: it ends with none of {', '.join(Format)}; rename it, or say --format"
-        )
-    return Format(ending)
-
-
-Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")]
-Host = Annotated[str, typer.Option(help="Another address than this machine's own needs --token.")]
-Token = Annotated[
-    str | None, typer.Option(help="What visitors must know; without it only this machine may look.")
-]
-Results = Annotated[Path, typer.Option("--results", help="Where studies are.")]
 
 
 def serve(
     runs: Annotated[
-        Path, typer.Option("--runs", help="Where records are, and where the page puts new ones.")
+        Path,
+        typer.Option("--runs", help="The folder of the runs; runs started from the page are written there."),
     ] = Path("runs"),
-    results: Results = Path("results"),
-    port: Port = 8765,
-    host: Host = "127.0.0.1",
-    token: Token = None,
+    results: Annotated[Path, typer.Option("--results", help="The folder of the studies.")] = Path("results"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; one that other machines can reach requires --token.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        str | None, typer.Option(help="Access token that visitors must enter (at least 8 characters).")
+    ] = None,
 ) -> None:
-    """Show runs live in a browser: watch, compare, and play with clusters before you train on them.
+    """Show runs live in a browser: watch and compare them, and try out clusters in the playground.
 
-    Open the address it prints. Runs of any engine that write to --runs appear by themselves.
-    Ctrl-C ends it; runs started from the page are saved first and can be resumed.
+    Open the address that is printed. Runs of any engine that write to --runs appear by themselves.
+    Ctrl-C ends the server; runs started from the page write a checkpoint first and can be resumed.
     """
     from straggler.web.server import run_server
 

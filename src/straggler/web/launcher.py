@@ -55,7 +55,9 @@ class RunLauncher:
             if self._is_running(experiment.id) or existing(self.runs / experiment.id) is not None:
                 return False
             if sum(started.is_running for started in self._started.values()) >= MAX_RUNNING:
-                raise InputError(f"{MAX_RUNNING} runs are running already. Stop one, or wait until it is finished.")
+                raise InputError(
+                    f"{MAX_RUNNING} runs are running already. Stop one, or wait until it is finished."
+                )
             output = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
             arguments = [*build_command(settings)[1:], "--out", str(self.runs), "--jobs", "1"]
             process = subprocess.Popen(

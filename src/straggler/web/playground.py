@@ -18,7 +18,7 @@ from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.problems.quadratic import Nothing
+from straggler.problems.quadratic import NullProblem
 from straggler.timing import Durations
 from straggler.web.classes import partition
 from straggler.web.figure import Figure
@@ -73,7 +73,9 @@ def parse_settings(values: Mapping[str, Any]) -> dict[str, Any]:
             hint = suggest_name(str(value), offered[key])
             raise InputError(f"{key}={str(value)[:80]!r} is not offered here; {hint}")
         texts = [str(item) for item in items]
-        settings[key] = texts if key == "delay" else parse_number(key, value) if key in NUMBER_SETTINGS else texts[0]
+        settings[key] = (
+            texts if key == "delay" else parse_number(key, value) if key in NUMBER_SETTINGS else texts[0]
+        )
     return settings
 
 
@@ -88,7 +90,9 @@ def parse_number(key: str, value: Any) -> float:
         kind = "an integer" if is_integer else "a number"
         raise InputError(f"{key} must be {kind}, got {str(value)[:80]!r}") from None
     if number > MAX_VALUES.get(key, float("inf")):
-        raise InputError(f"{key} can be at most {MAX_VALUES[key]} on this page, got {value}. Use the command line.")
+        raise InputError(
+            f"{key} can be at most {MAX_VALUES[key]} on this page, got {value}. Use the command line."
+        )
     return int(number) if is_integer else number
 
 
@@ -98,7 +102,7 @@ def build_experiment(settings: Mapping[str, Any]) -> Experiment:
 
 def simulate_jobs(experiment: Experiment, count: int) -> pl.DataFrame:
     """Simulate the first jobs of a run without gradients; return the columns of `analysis.timeline.jobs`."""
-    problem = Nothing()
+    problem = NullProblem()
     durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
     engine, server = Simulator(GradientComputer(problem), durations), experiment.server(problem)
     free_since = [0.0] * experiment.workers

@@ -1,17 +1,20 @@
 """Printed reports: matplotlib pages as one PDF or one PNG. No browser is needed."""
 
+import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
+from matplotlib.image import imread, imsave
 from matplotlib.patches import Patch
 
-from straggler.analysis.figures import draw_timeline
+from straggler.analysis.comparison_figures import draw_timeline
 from straggler.analysis.style import STYLE, line, place_legend, plain_log, wrapped
 from straggler.analysis.workers import draw_staleness
 from straggler.record import ARRIVALS, Record
@@ -25,7 +28,7 @@ LETTERS_PER_LINE, LINES_PER_PAGE = 108, 60
 
 
 def draw_pages(runs: Sequence[RunFacts], text: str) -> list[Figure]:
-    """Draw the text, curves and staleness, worker timelines and confusion matrices, as far as there are any."""
+    """Draw the text, the curves and, where recorded, worker timelines and confusion matrices."""
     everyone, groups = named(runs)
     detailed = []
     with_jobs = {name: run for name, run in everyone.items() if len(run.arrivals)}
@@ -47,7 +50,12 @@ def draw_text(text: str) -> list[Figure]:
     for start in range(0, len(lines), LINES_PER_PAGE):
         shown = lines[start : start + LINES_PER_PAGE]
         figure = Figure(figsize=(WIDTH, 0.4 + 0.16 * len(shown)))
-        style = {"family": "monospace", "fontsize": 8, "parse_math": False, "linespacing": 1.4}
+        style: dict[str, Any] = {
+            "family": "monospace",
+            "fontsize": 8,
+            "parse_math": False,
+            "linespacing": 1.4,
+        }
         figure.text(0.03, 1 - 0.2 / figure.get_figheight(), "\n".join(shown), va="top", **style)
         figures.append(figure)
     return figures
@@ -136,9 +144,9 @@ def write_png(figures: Sequence[Figure], path: Path) -> None:
     """Write all pages into one image, one below the other."""
     pages = []
     for figure in figures:
-        figure.set_dpi(110)
-        figure.canvas.draw()
-        pages.append(np.asarray(figure.canvas.buffer_rgba()))
+        figure.savefig(buffer := io.BytesIO(), dpi=110, format="png")
+        buffer.seek(0)
+        pages.append(imread(buffer))
     width = max(page.shape[1] for page in pages)
-    padded = [np.pad(page, ((0, 0), (0, width - page.shape[1]), (0, 0)), constant_values=255) for page in pages]
-    mpl.image.imsave(path, np.concatenate(padded), format="png")
+    padded = [np.pad(page, ((0, 0), (0, width - page.shape[1]), (0, 0)), constant_values=1) for page in pages]
+    imsave(path, np.concatenate(padded), format="png")

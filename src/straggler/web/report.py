@@ -11,9 +11,8 @@ from typing import Any, Literal, get_args
 from jinja2 import Environment, PackageLoader, select_autoescape
 from plotly.offline import get_plotlyjs
 
-from straggler.analysis.intervals import plus_minus, share_interval
-from straggler.analysis.markdown import markdown_table
-from straggler.analysis.tables import number
+from straggler.analysis.intervals import format_interval, share_interval
+from straggler.analysis.tables import format_markdown_table, format_number
 from straggler.config.registry import InputError
 from straggler.record import Record
 from straggler.web.gallery import gallery
@@ -28,8 +27,8 @@ SUMMARY_COLUMNS = ["run", "seeds", "test accuracy (%)", "test loss", "updates", 
 SUMMARY_COLUMNS += ["mean staleness", "time (s)", "clock"]
 SUMMARY_NOTE = (
     "Mean over seeds ± half-width of the 95 % confidence interval (Student's t, from three seeds on). "
-    "A single run has the 95 % confidence interval of its accuracy over the test samples, [low, high] (Wilson). "
-    "NC: no convergence."
+    "A single run has the 95 % confidence interval [low, high] of its accuracy over the test samples "
+    "(Wilson). NC: no convergence."
 )
 VERSIONS = ("straggler", "torch", "numpy")
 
@@ -96,7 +95,7 @@ def format_of_file(path: Path | str | None) -> ReportFormat:
 def load_templates() -> Environment:
     autoescape = select_autoescape(default=True)
     templates = Environment(loader=PackageLoader("straggler.web"), autoescape=autoescape, trim_blocks=True)
-    templates.filters["number"] = number
+    templates.filters["number"] = format_number
     return templates
 
 
@@ -143,7 +142,12 @@ def render_markdown_report(
         parts += study.texts.values()
     if runs:
         rows = [[escape_cell(cell) for cell in row] for row in build_summary_rows(runs)]
-        parts += ["## Summary", markdown_table(SUMMARY_COLUMNS, rows), SUMMARY_NOTE, "## How to run it again"]
+        parts += [
+            "## Summary",
+            format_markdown_table(SUMMARY_COLUMNS, rows),
+            SUMMARY_NOTE,
+            "## How to run it again",
+        ]
     for run, label in zip(runs, label_runs(runs), strict=True):
         rerun = describe_rerun(run, label)
         command = rerun["remark"] or f"```\n{rerun['command'] or rerun['original']}\n```"
@@ -160,7 +164,7 @@ def format_claims(claims: Sequence[dict[str, Any]]) -> str:
         effect = None if claim["effect"] is None else f"{claim['effect']}{interval}"
         cells = [claim["statement"], claim["source"], claim["verdict"], effect, claim["cause"]]
         rows.append([escape_cell(cell) for cell in cells])
-    return markdown_table(["claim", "source", "verdict", "effect [95 % interval]", "cause"], rows)
+    return format_markdown_table(["claim", "source", "verdict", "effect [95 % interval]", "cause"], rows)
 
 
 def escape_cell(cell: Any) -> str:
@@ -181,7 +185,11 @@ def read_static(name: str) -> str:
 def format_title(runs: Sequence[RunFacts], studies: Sequence[StudyPage]) -> str:
     names = [study.name for study in studies]
     if len(runs) == 1:
-        names.append("{} × {workers}, {dataset}".format(runs[0].method, **{"workers": "?", "dataset": "?"} | runs[0].settings))
+        names.append(
+            "{} × {workers}, {dataset}".format(
+                runs[0].method, **{"workers": "?", "dataset": "?"} | runs[0].settings
+            )
+        )
     elif runs:
         names.append(f"{len(runs)} runs")
     return "Straggler: " + ", ".join(names)
@@ -240,7 +248,7 @@ def build_summary_row(label: str, group: Sequence[RunFacts]) -> list[str]:
     return [
         label,
         f"{len(runs)} (and {unfinished} unfinished)" if ended and unfinished else str(len(runs)),
-        format_accuracy(runs) if ended else number(runs[-1].summary.get("test_accuracy")),
+        format_accuracy(runs) if ended else format_number(runs[-1].summary.get("test_accuracy")),
         average("test_loss", 4),
         average("updates", 0),
         average("gradients", 0),
@@ -257,13 +265,15 @@ def is_number(value: Any) -> bool:
 def format_mean(values: Sequence[float], digits: int = 2) -> str:
     """Return the mean, with a confidence interval from three values on."""
     if len(values) > 2:
-        return plus_minus(values, digits)
-    return number(sum(values) / len(values), digits) if values else "–"
+        return format_interval(values, digits)
+    return format_number(sum(values) / len(values), digits) if values else "–"
 
 
 def format_accuracy(runs: Sequence[RunFacts]) -> str:
     """Return the mean accuracy of the runs that converged, and how many did not."""
-    converged = [run for run in runs if run.summary.get("converged") and is_number(run.summary.get("test_accuracy"))]
+    converged = [
+        run for run in runs if run.summary.get("converged") and is_number(run.summary.get("test_accuracy"))
+    ]
     if not converged:
         return "NC" if any(run.summary["converged"] is False for run in runs) else "–"
     accuracies = [float(run.summary["test_accuracy"]) for run in converged]
@@ -273,7 +283,7 @@ def format_accuracy(runs: Sequence[RunFacts]) -> str:
     if len(accuracies) > 1 or not samples or not 0 <= accuracies[0] <= 100:
         return format_mean(accuracies) + remark
     low, high = share_interval(accuracies[0], samples)
-    return f"{number(accuracies[0])} [{number(low, 1)}, {number(high, 1)}]{remark}"
+    return f"{format_number(accuracies[0])} [{format_number(low, 1)}, {format_number(high, 1)}]{remark}"
 
 
 def count_test_samples(run: RunFacts) -> int:

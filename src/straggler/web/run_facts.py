@@ -171,7 +171,9 @@ def label_runs(runs: Sequence[RunFacts]) -> list[str]:
     """Label each run by its method and the settings that differ; runs that differ in the seed share one."""
     known = dict.fromkeys(key for run in runs for key in run.settings if key not in UNLABELLED)
     keys = [key for key in known if len({str(run.settings.get(key)) for run in runs}) > 1]
-    return [", ".join([run.method, *(format_setting(key, run.settings.get(key)) for key in keys)]) for run in runs]
+    return [
+        ", ".join([run.method, *(format_setting(key, run.settings.get(key)) for key in keys)]) for run in runs
+    ]
 
 
 def format_setting(key: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The runs and studies below two folders, as the live pages need them; files are read only if they changed."""
+"""An index of runs and studies for the live pages; files are read again only if they changed."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from straggler.record import RecordError, read_table
 from straggler.running.locks import held_files, still_going
 from straggler.web.gallery import gallery, live_gallery
 from straggler.web.report import SUMMARY_COLUMNS, build_summary_rows, describe_rerun, dump_json, list_problems
-from straggler.web.run_facts import RunFacts
+from straggler.web.run_facts import RunFacts, label_runs
 from straggler.web.study_page import StudyPage, is_study_folder
 
 Stamp = tuple[Any, ...]  # changes when a file changes
@@ -24,7 +24,16 @@ RowCache = dict[str, tuple[Stamp, Row]]
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 RUN_FILES = ("experiment.toml", "summary.json", "curve.parquet", "arrivals.parquet", "arrivals.parts")
 LISTED_SETTINGS = ("dataset", "model", "workers", "partition", "lr", "engine", "seed")
-LISTED_RESULTS = ("spent", "test_accuracy", "mean_staleness", "updates", "gradients", "seconds", "converged", "error")
+LISTED_RESULTS = (
+    "spent",
+    "test_accuracy",
+    "mean_staleness",
+    "updates",
+    "gradients",
+    "seconds",
+    "converged",
+    "error",
+)
 MAX_CACHED_RUNS, MAX_CACHED_PAGES = 8, 24
 MAX_COMPARED = 40
 PROGRESS_FILE = "progress.json"  # written by running studies and sweeps
@@ -61,7 +70,9 @@ class RunIndex:
     def list_progress(self) -> list[Row]:
         """Return the progress of every study and sweep that wrote a progress file."""
         with self._lock:
-            stamps = ((folder, stamp_files(folder, (PROGRESS_FILE,))) for folder in list_folders(self.results))
+            stamps = (
+                (folder, stamp_files(folder, (PROGRESS_FILE,))) for folder in list_folders(self.results)
+            )
             refresh_rows(self._progress, (pair for pair in stamps if pair[1][0]), read_progress)
             locked = held_files()
             rows = [
@@ -121,7 +132,7 @@ class RunIndex:
         return tuple(stamp for stamp, _ in shown), [facts for _, facts in shown], notes
 
     def render_runs(self, names: Sequence[str], complete: bool) -> str:
-        """Return figures, summary table and commands of runs as JSON; not complete: only what changes live."""
+        """Return figures, summary and commands of runs as JSON; `complete` adds the slow figures."""
         stamps, runs, notes = self.open_runs(names)
         key = (complete, stamps, *names)
         page = self._pages.get(key)
@@ -129,7 +140,7 @@ class RunIndex:
             figures = gallery(runs) if complete else live_gallery(runs)  # slow, so outside of the lock
             page = dump_json(
                 {
-                    "runs": [describe_rerun(run, run.method) for run in runs],
+                    "runs": [describe_rerun(*pair) for pair in zip(runs, label_runs(runs), strict=True)],
                     "columns": SUMMARY_COLUMNS,
                     "rows": build_summary_rows(runs),
                     "figures": [figure.spec() for figure in figures],
@@ -209,7 +220,12 @@ def describe_run(folder: Path) -> Row:
     try:
         facts = RunFacts(folder)
         settings, summary, status = facts.settings, facts.summary, facts.status
-        row: Row = {"id": folder.name, "status": status, "method": facts.method, "problems": facts.problems[:1]}
+        row: Row = {
+            "id": folder.name,
+            "status": status,
+            "method": facts.method,
+            "problems": facts.problems[:1],
+        }
         row |= {key: settings.get(key) for key in LISTED_SETTINGS}
         row |= {key: summary.get(key) for key in LISTED_RESULTS}
         row |= {"started": facts.environment.get("started")}
@@ -224,7 +240,13 @@ def describe_run(folder: Path) -> Row:
 def describe_study(folder: Path) -> Row:
     """Return the row of one study; its ids are those of finished and of planned runs."""
     study, planned = StudyPage(folder), read_progress(folder).get("ids", [])
-    row: Row = {"name": study.name, "runs": 0, "verdicts": {}, "report": is_study_folder(folder), "ids": planned}
+    row: Row = {
+        "name": study.name,
+        "runs": 0,
+        "verdicts": {},
+        "report": is_study_folder(folder),
+        "ids": planned,
+    }
     try:
         study.load()
         row |= {"runs": study.run_count, "verdicts": study.verdicts, "problems": study.problems[:1]}

@@ -139,7 +139,9 @@ class RequestHandlers:
     def show_run_report(self, request: Request) -> Response:
         names = request.path_params["names"].split(",")
         _, runs, notes = self.index.open_runs(names)
-        return send_report(request, names[0], lambda embedded: render_html_report(runs, (), embedded, None, notes))
+        return send_report(
+            request, names[0], lambda embedded: render_html_report(runs, (), embedded, None, notes)
+        )
 
     def show_study_report(self, request: Request) -> Response:
         study = self.index.open_study(request.path_params["name"])
@@ -225,7 +227,10 @@ def build_app(
     errors: dict[Any, Any] = {HTTPException: answer_http_error, RecordError: answer_error(404)}
     errors |= {error: answer_error(400) for error in (InputError, DurationError, ValueError)}
     app = Starlette(
-        routes=handlers.list_routes(), middleware=[guard], lifespan=handlers.lifespan, exception_handlers=errors
+        routes=handlers.list_routes(),
+        middleware=[guard],
+        lifespan=handlers.lifespan,
+        exception_handlers=errors,
     )
     app.state.handlers = handlers
     return app, secret
@@ -250,7 +255,9 @@ def run_server(
     if not is_loopback(host) and token is None:
         raise InputError(f"--host {host} is reachable from other machines, so it requires --token SECRET.")
     if token is not None and not (token.isascii() and token.isprintable() and len(token) >= MIN_TOKEN_LENGTH):
-        raise InputError(f"--token must have at least {MIN_TOKEN_LENGTH} printable ASCII characters, got {token!r}.")
+        raise InputError(
+            f"--token must have at least {MIN_TOKEN_LENGTH} printable ASCII characters, got {token!r}."
+        )
     listener = open_socket(host, port)
     app, _ = build_app(runs, results, host, token)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
@@ -265,4 +272,6 @@ def open_socket(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"Cannot listen on {host}, --port {port}: {reason}. Use --port 0 for a free port.") from None
+        raise InputError(
+            f"Cannot listen on {host}, --port {port}: {reason}. Use --port 0 for a free port."
+        ) from None

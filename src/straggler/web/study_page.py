@@ -82,7 +82,9 @@ class StudyPage:
     @cached_property
     def images(self) -> dict[str, str]:
         """The figures that no document shows, as data URLs by name."""
-        files = self._files_inside(file for file in self.path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+        files = self._files_inside(
+            file for file in self.path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES
+        )
         documents = " ".join(self.texts.values())
         urls = {file.stem: encode_image(file) for file in files if file.name not in documents}
         return {name: url for name, url in urls.items() if url}

@@ -42,7 +42,7 @@ def surveyed(runs: Mapping[str, RunFacts]) -> "Landscape | None":
         find_landscape,  # takes a second to import, so only who has snapshots waits
     )
 
-    trouble = next(iter(runs.values())).trouble
+    trouble = next(iter(runs.values())).problems
     try:
         seen = find_landscape({name: run.record for name, run in runs.items()}, trouble.append)
     except (OSError, ValueError, pl.exceptions.PolarsError) as error:
@@ -126,7 +126,7 @@ def snapshots(run: RunFacts) -> tuple[Vectors, Vectors] | None:
         kept = run.record.snapshots()
         weights, updates = kept["weights"].numpy(), kept["updates"].numpy()
     except (RecordError, KeyError) as error:
-        run.trouble.append(f"snapshots.safetensors: {error}")
+        run.problems.append(f"snapshots.safetensors: {error}")
         return None
     finite = np.isfinite(weights).all(axis=1)
     loss = losses(run.curve, updates[finite])

@@ -1,4 +1,4 @@
-// The page: which part of it is open, by the address after the #.
+// Shows the section that the address names after the #.
 
 import { follow } from "./api.js";
 import * as detail from "./detail.js";
@@ -8,7 +8,7 @@ import * as studies from "./studies.js";
 
 const sections = ["runs", "studies", "detail", "play"];
 
-// What stands in an address may be anything.
+// Decode a part of the address; invalid escapes stay as they are.
 function decoded(text) {
   try {
     return decodeURIComponent(text);
@@ -42,9 +42,9 @@ detail.begin();
 play.begin();
 window.addEventListener("hashchange", () => {
   if (!route()) return;
-  document.getElementById("main").focus({ preventScroll: true });  // for readers of screens, and the head stays in view
+  document.getElementById("main").focus({ preventScroll: true });  // for screen readers; the header stays visible
   window.scrollTo(0, 0);
 });
 route();
 follow(document.getElementById("connection"));
-window.requestIdleCallback(() => straggler.drawing());  // it will be needed soon
+window.requestIdleCallback(() => straggler.loadPlotly());  // needed soon

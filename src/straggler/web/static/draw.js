@@ -1,10 +1,10 @@
-// Pictures: takes the figures that Python describes, gives them the page's colours, and keeps them up to date.
+// Draws the figures that Python describes in the colours of the page, and updates them.
 "use strict";
 
 window.straggler = (() => {
   const root = document.documentElement;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const chosen = {};  // view by group, or by figure
+  const chosen = {};  // selected view by group or figure name
   const mounted = new Map();  // element: figure
 
   function theme() {
@@ -17,7 +17,7 @@ window.straggler = (() => {
     document.dispatchEvent(new CustomEvent("themechange"));
   }
 
-  // The switch says what a click gives; the choice is kept where the page may keep things.
+  // The button names the theme that a click selects. The choice is stored if the browser allows it.
   function themeButton(button) {
     const label = () => {
       const next = theme() === "dark" ? "light" : "dark";
@@ -27,7 +27,7 @@ window.straggler = (() => {
     try {
       const kept = localStorage.getItem("straggler-theme");
       if (kept === "dark" || kept === "light") root.dataset.theme = kept;
-    } catch { /* a page from disk may not be allowed to */ }
+    } catch { /* pages opened from disk may have no storage */ }
     button.addEventListener("click", () => {
       setTheme(theme() === "dark" ? "light" : "dark");
       try { localStorage.setItem("straggler-theme", theme()); } catch { /* see above */ }
@@ -43,7 +43,7 @@ window.straggler = (() => {
     return { ink: read("--ink"), paper: read("--card"), grid: read("--line") };
   }
 
-  // "paper" stands for the background; black is invisible on dark.
+  // Replace "paper" by the background colour, and black by the text colour (black is invisible in dark mode).
   function recolour(value, now) {
     if (Array.isArray(value)) return value.map((item) => recolour(item, now));
     if (value && typeof value === "object") {
@@ -61,7 +61,7 @@ window.straggler = (() => {
     });
   }
 
-  function layout(given, now, height) {
+  function layout(given, now, height, label) {
     const axis = { gridcolor: now.grid, linecolor: now.grid, zerolinecolor: now.grid, automargin: true };
     const merged = {
       height,
@@ -72,7 +72,7 @@ window.straggler = (() => {
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       hovermode: "closest",
       ...given,
-      uirevision: "kept",
+      uirevision: label,  // keep the zoom on updates, reset it when the view changes
       xaxis: { ...axis, ...given.xaxis },
       yaxis: { ...axis, ...given.yaxis },
     };
@@ -91,9 +91,9 @@ window.straggler = (() => {
     return figure.views.find((one) => one.label === wanted) || figure.views[0];
   }
 
-  // The script that draws is large: a page that has no pictures yet does without, one from disk has it within.
+  // Load plotly when the first figure is drawn (it is large); reports contain it.
   let loading = null;
-  function drawing() {
+  function loadPlotly() {
     if (window.Plotly) return Promise.resolve();
     loading = loading || new Promise((done, failed) => {
       const script = document.createElement("script");
@@ -106,18 +106,19 @@ window.straggler = (() => {
   }
 
   async function plot(element) {
-    await drawing();
+    await loadPlotly();
     const figure = mounted.get(element);
     if (!figure) return;
     const now = colours();
     const shown = view(figure);
     const place = element.querySelector(".plot");
-    const wide = place.clientWidth > 420;  // on a small screen the tools would lie on the legend
+    const wide = place.clientWidth > 420;  // on a small screen the tools would cover the legend
     const options = { displaylogo: false, displayModeBar: wide ? "hover" : false,
+      showSendToCloud: false,  // never offer to upload data
       modeBarButtonsToRemove: ["lasso2d", "select2d"] };
     const lines = shown.data.filter((trace) => trace.name && trace.showlegend !== false).length;
     const height = figure.height + (lines > 3 && !figure.name.startsWith("timeline") ? 18 * lines : 0);
-    await Plotly.react(place, traces(shown.data, now), layout(shown.layout || {}, now, height), options);
+    await Plotly.react(place, traces(shown.data, now), layout(shown.layout || {}, now, height, shown.label || figure.name), options);
   }
 
   function switcher(element, figure) {
@@ -148,7 +149,7 @@ window.straggler = (() => {
     }
   }
 
-  function words(element, figure) {
+  function build(element, figure) {
     const caption = document.createElement("figcaption");
     const heading = document.createElement("h3");
     heading.textContent = figure.title;
@@ -166,7 +167,7 @@ window.straggler = (() => {
     widths.observe(place);
   }
 
-  // A place that becomes wider or narrower, or comes into sight, has its picture fitted.
+  // Fit a figure to its place when the width changes or it becomes visible.
   const widths = new ResizeObserver((entries) => {
     for (const { target, contentRect } of entries) {
       const drawn = target._fullLayout && target._fullLayout.width;
@@ -174,17 +175,17 @@ window.straggler = (() => {
     }
   });
 
-  // What a figure is made of apart from its numbers: if that stays, the picture is only brought up to date.
+  // A figure with the same title, note and views keeps its elements; only the data are updated.
   const shape = (figure) => JSON.stringify([figure.title, figure.note, (figure.views || []).map((v) => v.label)]);
 
   function show(element, figure) {
     const before = mounted.get(element);
     mounted.set(element, figure);
-    if (!before || shape(before) !== shape(figure)) words(element, figure);
+    if (!before || shape(before) !== shape(figure)) build(element, figure);
     return plot(element);
   }
 
-  // Figures into a container, by name: those that are there are updated, those that are gone go.
+  // Show figures in a container: update those with the same name, remove those that are gone.
   function gallery(container, figures) {
     const there = new Map([...container.children].map((child) => [child.dataset.figure, child]));
     const elements = figures.map((figure) => {
@@ -195,7 +196,7 @@ window.straggler = (() => {
       return element;
     });
     for (const element of there.values()) forget(element);
-    // Each is put in its place before any is drawn, for a drawing takes the width it finds.
+    // Place all elements before drawing, because a figure takes the width of its place.
     elements.forEach((element, position) => {
       if (container.children[position] !== element) container.insertBefore(element, container.children[position] || null);
     });
@@ -214,7 +215,7 @@ window.straggler = (() => {
     for (const element of mounted.keys()) plot(element);
   }
 
-  // Paper is white.
+  // Print in the light theme.
   let before = null;
   window.addEventListener("beforeprint", () => { before = root.dataset.theme || ""; setTheme("light"); });
   window.addEventListener("afterprint", () => {
@@ -222,5 +223,5 @@ window.straggler = (() => {
     redraw();
   });
 
-  return { show, gallery, forget, theme, themeButton, drawing };
+  return { show, gallery, forget, theme, themeButton, loadPlotly };
 })();

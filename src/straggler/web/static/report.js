@@ -1,4 +1,4 @@
-// A report: the figures that came with the page, drawn as they come into sight.
+// A report: draw each figure when it becomes visible.
 "use strict";
 
 (() => {

@@ -1,30 +1,31 @@
 // The list of runs: filter, sort, select.
 
 import { known, listen } from "./api.js";
-import { element, number, progress } from "./words.js";
+import { element, number, progress } from "./elements.js";
 
 const COLUMNS = [
   ["method", "method", (row) => row.method ?? "?"],
   ["dataset", "data set", (row) => row.dataset ?? ""],
   ["model", "model", (row) => row.model ?? "", "wide"],
+  ["engine", "engine", (row) => row.engine ?? "", "wide"],
   ["workers", "workers", (row) => number(row.workers)],
   ["delay", "delay", (row) => (row.delay || "none").replaceAll("seconds=", "").replace(/\.0(?!\d)/g, ""), "wide"],
   ["partition", "data split", (row) => row.partition ?? "", "wide"],
   ["lr", "lr", (row) => number(row.lr, 6), "wide"],
   ["seed", "seed", (row) => String(row.seed ?? ""), "wide"],
   ["test_accuracy", "accuracy (%)", (row) => (row.converged === false ? "NC" : number(row.test_accuracy))],
-  ["mean_staleness", "staleness", (row) => number(row.mean_staleness)],
-  ["seconds", "time (s)", (row) => number(row.seconds, 0), "wide"],
+  ["mean_staleness", "mean staleness", (row) => number(row.mean_staleness)],
+  ["seconds", "time", (row) => (row.engine === "simulator" ? `${number(row.seconds, 0)} s virtual` : `${number(row.seconds, 1)} s`), "wide"],
   ["started", "started", (row) => (row.started ?? "").replace("T", " ").slice(0, 16), "wide"],
 ];
-const MOST_ROWS = 400;
+const MAX_ROWS = 400;
 const selected = new Set();
-const lines = new Map();  // id: its row in the table
-let study = "";  // of which the runs are shown; none: all
+const lines = new Map();  // table row by run id
+let study = "";  // show only the runs of this study; empty: all runs
 let sort = { key: "started", down: true };
 const byId = (id) => document.getElementById(id);
 
-function heads() {
+function buildHeader() {
   const row = byId("table").tHead.rows[0];
   row.replaceChildren(element("th", { scope: "col" }, element("span", { className: "hidden", textContent: "select" })));
   for (const [key, text, , kind] of [["status", "status"], ...COLUMNS]) {
@@ -40,7 +41,7 @@ function heads() {
   }
 }
 
-function wanted() {
+function filteredRows() {
   const words = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const status = byId("status").value;
   const members = study && new Set(known.studies.find((one) => one.name === study)?.ids ?? []);
@@ -79,11 +80,11 @@ function cells(row) {
 function state(row) {
   const cell = element("td", {}, element("span", { className: `status-${row.status}`, textContent: row.status }));
   if (row.status === "running") {
-    const bar = element("div", { className: "progress", role: "progressbar", "aria-label": "used" }, element("div"));
+    const bar = element("div", { className: "progress", role: "progressbar", "aria-label": "progress" }, element("div"));
     progress(bar, row);
     cell.append(bar);
   }
-  if (row.trouble?.length) cell.title = row.trouble[0];
+  if (row.problems?.length) cell.title = row.problems[0];
   return cell;
 }
 
@@ -99,18 +100,18 @@ function line(row) {
 }
 
 function show() {
-  choice();
+  showStudies();
   for (const head of byId("table").tHead.rows[0].cells) {
     if (head.dataset.key === sort.key) head.setAttribute("aria-sort", sort.down ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
   }
-  const rows = wanted();
+  const rows = filteredRows();
   const body = byId("table").tBodies[0];
-  const made = rows.slice(0, MOST_ROWS).map(line);
+  const made = rows.slice(0, MAX_ROWS).map(line);
   if (made.length !== body.rows.length || made.some((one, position) => body.rows[position] !== one)) {
     body.replaceChildren(...made);
   }
-  const cut = rows.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown` : "";
+  const cut = rows.length > MAX_ROWS ? ` (the first ${MAX_ROWS} are shown)` : "";
   byId("count").textContent = `${number(rows.length)} of ${number(known.runs.size)} runs${cut}`;
   byId("none").hidden = known.runs.size > 0;
   buttons();
@@ -119,11 +120,11 @@ function show() {
 function buttons() {
   for (const id of selected) if (!known.runs.has(id)) selected.delete(id);
   byId("compare").disabled = selected.size < 2;
-  byId("compare").textContent = selected.size ? `Compare the ${selected.size} selected` : "Compare the selected";
+  byId("compare").textContent = selected.size > 1 ? `Compare ${selected.size} runs` : "Compare (select two or more)";
 }
 
-// The studies to choose from, and the one whose runs alone are shown.
-function choice() {
+// Fill the list of studies and select the current one.
+function showStudies() {
   const names = known.studies.filter((one) => one.ids.some((id) => known.runs.has(id))).map((one) => one.name);
   if (study && !names.includes(study)) names.push(study);
   const select = byId("study");
@@ -141,7 +142,7 @@ export function open(name) {
 }
 
 export function begin() {
-  heads();
+  buildHeader();
   byId("filter").addEventListener("input", show);
   byId("status").addEventListener("change", show);
   byId("study").addEventListener("change", (event) => {

@@ -1,17 +1,17 @@
-// Studies and sweeps: how those that run go, and the reports of those that are done.
+// Studies and sweeps: the progress of those that are running, and the reports of the others.
 
 import { known, listen } from "./api.js";
-import { duration, element, fill, number } from "./words.js";
+import { duration, element, fill, number } from "./elements.js";
 
 const byId = (id) => document.getElementById(id);
-const cards = new Map();  // name: what is shown of it, and from what
+const cards = new Map();  // element and source data by study name
 const WORDS = {
-  lost: "nobody goes on with it; the same command does",
-  interrupted: "the same command goes on",
-  damaged: "its progress.json cannot be read",
+  lost: "The process has exited. Run the same command again to resume.",
+  interrupted: "Run the same command again to resume.",
+  damaged: "progress.json cannot be read.",
 };
 
-// A study is known by its results, by its own word on its progress, or by both.
+// Merge the studies that have results with those that have a progress file.
 function all() {
   const found = new Map(known.studies.map((study) => [study.name, { ...study }]));
   for (const row of known.progress) found.set(row.name, { ...found.get(row.name), name: row.name, progress: row });
@@ -20,13 +20,13 @@ function all() {
 }
 
 export function counts(progress) {
-  const said = [`${number(progress.done)} of ${number(progress.runs)} runs done`];
-  if (progress.missing) said.push(`${number(progress.missing)} missing`);
-  if (progress.failed) said.push(`${number(progress.failed)} failed`);
+  const parts = [`${number(progress.done)} of ${number(progress.runs)} runs done`];
+  if (progress.missing) parts.push(`${number(progress.missing)} missing`);
+  if (progress.failed) parts.push(`${number(progress.failed)} failed`);
   if (progress.status === "running") {
-    said.push(progress.left === null ? "time left not known yet" : `about ${duration(progress.left)} left`);
+    parts.push(progress.left === null ? "remaining time not known yet" : `about ${duration(progress.left)} left`);
   }
-  return said.join(" · ");
+  return parts.join(" · ");
 }
 
 function bar(part, label) {
@@ -36,21 +36,21 @@ function bar(part, label) {
   return made;
 }
 
-function named(run) {
+function linkTo(run) {
   if (!known.runs.has(run.id)) return element("span", { textContent: run.what || run.id });
   return element("a", { href: `#/run/${encodeURIComponent(run.id)}`, textContent: run.what || run.id });
 }
 
-function progressOf(progress) {
+function progressParts(progress) {
   const made = [element("p", { className: "counts", textContent: counts(progress) })];
   if (progress.status === "running") {
-    made.unshift(bar(progress.part, `${progress.name}: part of the work that is done`));
-    const hand = progress.at_hand.map((run) => element("li", {}, named(run), bar(run.part, `${run.what}: part that is done`)));
-    if (hand.length) made.push(element("h3", { textContent: "At hand" }), element("ul", { className: "hand" }, ...hand));
+    made.unshift(bar(progress.part, `${progress.name}: progress`));
+    const active = progress.active.map((run) => element("li", {}, linkTo(run), bar(run.part, `${run.what}: progress`)));
+    if (active.length) made.push(element("h3", { textContent: "Running now" }), element("ul", { className: "active" }, ...active));
   }
   if (WORDS[progress.status]) made.push(element("p", { className: "muted", textContent: WORDS[progress.status] }));
   if (progress.failures.length) {
-    const failed = progress.failures.map((run) => element("li", {}, named(run), ` ${run.reason}`));
+    const failed = progress.failures.map((run) => element("li", {}, linkTo(run), ` ${run.reason}`));
     made.push(element("details", {}, element("summary", { textContent: `${number(progress.failed)} failed` }),
       element("ul", {}, ...failed)));
   }
@@ -62,12 +62,12 @@ function links(study) {
   const address = `/reports/studies/${encodeURIComponent(study.name)}`;
   if (study.report) {
     made.append(element("a", { className: "button", href: address, textContent: "Report", "aria-label": `Report of ${study.name}` }),
-      element("a", { className: "button", href: `${address}?download=1`, textContent: "Download it", "aria-label": `Download the report of ${study.name}` }));
+      element("a", { className: "button", href: `${address}?download=1`, textContent: "Download report", "aria-label": `Download the report of ${study.name}` }));
   }
   const here = (study.ids ?? []).filter((id) => known.runs.has(id)).length;
   if (here) {
     made.append(element("a", { className: "button", href: `#/runs/${encodeURIComponent(study.name)}`,
-      textContent: here === 1 ? "Its run" : `Its ${number(here)} runs`, "aria-label": `Runs of ${study.name}` }));
+      textContent: here === 1 ? "1 run" : `${number(here)} runs`, "aria-label": `Runs of ${study.name}` }));
   }
   return made;
 }
@@ -77,17 +77,17 @@ function content(study) {
   const title = element("h2", {}, study.name);
   if (status) title.append(" ", element("span", { className: `status-${status}`, textContent: status }));
   const verdicts = Object.entries(study.verdicts ?? {}).map(([verdict, count]) => `${count} ${verdict}`);
-  const more = study.runs && study.runs !== study.progress?.done ? `${number(study.runs)} runs in its results` : "";
-  const words = [more, ...verdicts, ...(study.trouble ?? [])];
+  const more = study.runs && study.runs !== study.progress?.done ? `${number(study.runs)} runs in the results` : "";
+  const words = [more, ...verdicts, ...(study.problems ?? [])];
   const line = element("p", { className: "muted", textContent: words.filter(Boolean).join(" · ") });
-  return [title, ...(study.progress ? progressOf(study.progress) : []), line, links(study)];
+  return [title, ...(study.progress ? progressParts(study.progress) : []), line, links(study)];
 }
 
-// A card is made anew only if it changed, and then what was open stays open and what had the focus keeps it.
+// Rebuild a card only if it changed; open details stay open and the focus stays where it was.
 function card(study) {
   const here = (study.ids ?? []).filter((id) => known.runs.has(id)).length;
-  const hand = (study.progress?.at_hand ?? []).filter((run) => known.runs.has(run.id)).length;
-  const text = JSON.stringify([study, here, hand]);
+  const active = (study.progress?.active ?? []).filter((run) => known.runs.has(run.id)).length;
+  const text = JSON.stringify([study, here, active]);
   const before = cards.get(study.name);
   if (before?.text === text) return before.made;
   const made = before?.made ?? element("li", { className: "card" });
@@ -112,17 +112,17 @@ export function show() {
   byId("no-studies").hidden = studies.length > 0;
 }
 
-// On the page of the runs: that something larger is going on.
+// On the page of the runs: link to running studies.
 function notice() {
   const running = known.progress.filter((progress) => progress.status === "running");
-  byId("going").hidden = !running.length;
-  byId("going").replaceChildren(...running.map((progress) => element("p", {},
+  byId("active-studies").hidden = !running.length;
+  byId("active-studies").replaceChildren(...running.map((progress) => element("p", {},
     element("a", { href: "#/studies", textContent: progress.name }), ` is running: ${counts(progress)}`)));
 }
 
 export function begin() {
-  listen((changed, news) => {
-    if (news.progress) notice();
+  listen((changed, changes) => {
+    if (changes.progress) notice();
     if (!byId("studies").hidden) show();
   });
 }

@@ -1,4 +1,4 @@
-// Text and small pieces of a page; whatever comes from a record is set as text, never as HTML.
+// Builds elements of the pages. Text from records is set as text, never as HTML.
 
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -40,8 +40,8 @@ export function sentence(row) {
   if (typeof row.mean_staleness === "number") parts.push(`mean staleness ${number(row.mean_staleness, 1)}`);
   if (typeof row.updates === "number") parts.push(`${number(row.updates)} updates`);
   if (row.converged === false) parts.push("no convergence");
-  if (row.error) parts.push(row.error);
-  if (row.status === "lost") parts.push("nobody writes it any more; straggler resume goes on");
+  if (row.error && row.status !== "interrupted") parts.push(row.error);
+  if (row.status === "lost") parts.push(`the process has exited; resume with: straggler resume ${row.id}`);
   return parts.join(" · ");
 }
 
@@ -51,7 +51,7 @@ export function table(place, columns, rows) {
     position === 0 ? element("th", { scope: "row", textContent: cell })
       : element("td", { className: "number", textContent: cell })))));
   place.replaceChildren(element("table", {},
-    element("caption", { textContent: "Summary (intervals of 95 %)" }),
+    element("caption", { textContent: "Summary (mean and 95 % confidence interval over seeds)" }),
     element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...lines)));
 }
 
