@@ -49,7 +49,7 @@ def list_choices() -> dict[str, Any]:
     methods = {}
     for name, method in METHODS.items():
         if not method.single:
-            optimizer = parse_entry(method.optimizer, OPTIMIZERS, "optimizer")
+            optimizer = parse_entry(method.optimizer, OPTIMIZERS)
             momentum = getattr(optimizer, "momentum", None)
             methods[name] = {"text": f"{name}: {method.summary}", "momentum": momentum}
     choices: dict[str, Any] = json.loads(read_static("playground.json"))

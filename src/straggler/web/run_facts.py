@@ -114,8 +114,8 @@ def methods_by_components() -> dict[tuple[str, ...], str]:
     """Return the name of each method by its components as records write them."""
     names: dict[tuple[str, ...], str] = {}
     for name, method in METHODS.items():
-        policy = parse_entry(method.policy, POLICIES, "policy")
-        optimizer = parse_entry(method.optimizer, OPTIMIZERS, "optimizer")
+        policy = parse_entry(method.policy, POLICIES)
+        optimizer = parse_entry(method.optimizer, OPTIMIZERS)
         if not method.single:
             names.setdefault((str(policy), str(correction_of(method.correction)), str(optimizer)), name)
     return names
