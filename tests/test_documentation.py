@@ -71,7 +71,7 @@ QUOTES = [
     (page, source, code)
     for page, text in PAGES.items()
     for source, code in blocks(text, "python")
-    if source.endswith(".py")
+    if "/" in source
 ]
 
 
@@ -113,6 +113,16 @@ def commands(text: str) -> list[str]:
 COMMANDS = [(page, line) for page, text in PAGES.items() for line in commands(text)]
 
 
+@pytest.fixture
+def custom_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """Change to a folder with the page's Python files: the blocks whose fence names a file without a folder."""
+    for source, code in blocks(PAGES[request.getfixturevalue("page")], "python"):
+        if source.endswith(".py") and "/" not in source:
+            (tmp_path / source).write_text(code)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def check(line: str) -> Experiment | None:
     """Parse a command as typer does and build the experiment of a `run`; raise if it is invalid."""
     words = [word for word in shlex.split(line)[1:] if word != "…"]
@@ -139,7 +149,7 @@ def check(line: str) -> Experiment | None:
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
-def test_commands_parse(page: str, line: str) -> None:
+def test_commands_parse(page: str, line: str, custom_files: Path) -> None:
     check(line)
 
 
@@ -165,14 +175,16 @@ def test_commands_are_found_and_can_be_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "toml"),
-    [block for text in PAGES.values() for block in blocks(text, "toml")],
-    ids=lambda t: t[:30],
+    ("page", "kind", "toml"),
+    [(page, *block) for page, text in PAGES.items() for block in blocks(text, "toml") if block[0] != "other"],
+    ids=lambda text: text[:30],
 )
-def test_files_in_the_documents_are_experiments_or_sweeps(kind: str, toml: str, tmp_path: Path) -> None:
+def test_files_in_the_documents_are_experiments_or_sweeps(
+    page: str, kind: str, toml: str, custom_files: Path
+) -> None:
     if kind == "sweep":
-        (tmp_path / "sweep.toml").write_text(toml)
-        cells, seeds = read_grid_file(tmp_path / "sweep.toml")
+        (custom_files / "sweep.toml").write_text(toml)
+        cells, seeds = read_grid_file(custom_files / "sweep.toml")
         assert [cell.experiment(seeds[0]) for cell in cells]
     else:
         Experiment(**tomllib.loads(toml))
