@@ -115,7 +115,7 @@ COMMANDS = [(page, line) for page, text in PAGES.items() for line in commands(te
 
 @pytest.fixture
 def custom_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    """Change to a folder with the page's Python files: the blocks whose fence names a file without a folder."""
+    """Change to a folder with the Python files that the page defines (its fences name the file)."""
     for source, code in blocks(PAGES[request.getfixturevalue("page")], "python"):
         if source.endswith(".py") and "/" not in source:
             (tmp_path / source).write_text(code)
