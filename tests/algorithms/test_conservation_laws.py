@@ -134,7 +134,7 @@ class Lender(Simulator):
         original = found.gradient.vector
         lent = Gradient(original.clone(), found.gradient.loss, found.gradient.buffers)
         self.lent[found.worker] = (lent.vector, original)
-        return Arrival(found.job, found.started, found.time, found.samples, lambda: lent, lent=True)
+        return Arrival(found.job, found.started, found.time, found.samples, lambda job: lent, lent=True)
 
 
 @pytest.mark.parametrize(

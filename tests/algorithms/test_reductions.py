@@ -190,7 +190,7 @@ def deliver(
     """Hand the worker's job back with this gradient; say what happened and who starts."""
     job = server.busy[worker]
     vector = torch.atleast_1d(torch.tensor(gradient, dtype=torch.float64))
-    arrival = Arrival(job, 0.0, 0.0, 1, lambda: Gradient(vector, 0.0, job.buffers))
+    arrival = Arrival(job, 0.0, 0.0, 1, lambda job: Gradient(vector, 0.0, job.buffers))
     decision, jobs = server.receive(arrival)
     server.ledger.check(server.in_flight)
     return decision, [job.worker for job in jobs]
@@ -454,7 +454,7 @@ def test_the_hybrid_server_never_hangs_where_the_original_crashed(
     policy = f"hybrid(num_workers_ps_update={k}, staleness_tolerance={tolerance})"
 
     def within(server: Server) -> None:
-        pushes = server.policy.state()["_pushes"]
+        pushes = server.policy.state()["_state"]["pushes"]
         assert max(pushes) - min(pushes) <= tolerance + 1
 
     story = run_story(within, **QUADRATIC, policy=policy, updates=300, compute=compute)
@@ -517,8 +517,8 @@ def test_the_hybrid_server_goes_on_after_a_step_of_those_who_stopped() -> None:
 NONSENSE = {
     "empty chain": ({"correction": []}, "needs a link"),
     "dana merges": ({"optimizer": "dana", "policy": "synchronous"}, "velocity per worker"),
-    "k too large": ({"policy": "k-sync(k=9)"}, "only 5 workers"),
-    "hybrid k too large": ({"policy": "hybrid(num_workers_ps_update=9)"}, "only 5 workers"),
+    "k too large": ({"policy": "k-sync(k=9)"}, "Use k ≤ 5"),
+    "hybrid k too large": ({"policy": "hybrid(num_workers_ps_update=9)"}, "num_workers_ps_update ≤ 5"),
     "hybrid never pulls": ({"policy": "hybrid(pull_weights_interval=0)"}, "greater than or equal to 1"),
     "decay divided, then clipped": (
         {"correction": "gap-aware + clip(norm=5)", "momentum": 0.9, "weight_decay": 0.1},
@@ -554,7 +554,7 @@ def drive(server: Server, problem: Problem, order: list[int]) -> None:
         if worker in server.busy:
             job = server.busy[worker]
             gradient = problem.gradient(job.x, job.buffers, job.worker, job.index)
-            server.receive(Arrival(job, 0.0, 0.0, 1, lambda gradient=gradient: gradient))
+            server.receive(Arrival(job, 0.0, 0.0, 1, lambda job, gradient=gradient: gradient))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -609,7 +609,7 @@ def test_no_method_keeps_a_copy_it_does_not_need(method: str) -> None:
                     0.0,
                     0.0,
                     1,
-                    lambda n=number: Gradient(torch.full((size,), 1.0 + n), 0.0, torch.zeros(0)),
+                    lambda job, n=number: Gradient(torch.full((size,), 1.0 + n), 0.0, torch.zeros(0)),
                 )
             )
     del job

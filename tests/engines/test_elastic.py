@@ -103,7 +103,7 @@ def test_the_hybrid_server_assigns_each_once_and_leaves_nobody_idle(policy: str,
 def delivered(server: Server, worker: int, loss: float = 0.0) -> None:
     job = server.busy[worker]
     gradient = Gradient(torch.zeros_like(job.x), loss, job.buffers)
-    server.receive(Arrival(job, 0.0, 1.0, 1, lambda: gradient))
+    server.receive(Arrival(job, 0.0, 1.0, 1, lambda job: gradient))
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_also_when_it_waited_for_one_who_left() -> None:
@@ -153,7 +153,7 @@ def test_a_server_forgets_the_statistics_of_the_departed() -> None:
     for worker, statistic in ((0, 2.0), (1, 4.0)):
         job = server.busy[worker]
         gradient = Gradient(torch.zeros_like(job.x), 0.0, torch.full_like(job.buffers, statistic))
-        server.receive(Arrival(job, 0.0, 1.0, 1, lambda gradient=gradient: gradient))
+        server.receive(Arrival(job, 0.0, 1.0, 1, lambda job, gradient=gradient: gradient))
     assert float(server.buffers.mean()) == 3
     server.change(1, joined=False)
     assert float(server.buffers.mean()) == 2
@@ -177,7 +177,7 @@ def test_a_synchronous_round_ends_when_the_last_it_waits_for_leaves() -> None:
     jobs = server.begin()
     for job in jobs[:2]:
         gradient = problem.gradient(job.x, job.buffers, job.worker, job.index)
-        server.receive(Arrival(job, 0.0, 1.0, 1, lambda gradient=gradient: gradient))
+        server.receive(Arrival(job, 0.0, 1.0, 1, lambda job, gradient=gradient: gradient))
     assert server.k == 0
     started = server.change(2, joined=False)
     assert (server.k, [job.worker for job in started]) == (1, [0, 1])
@@ -196,7 +196,7 @@ def test_one_that_comes_back_does_not_hold_up_the_others() -> None:
     def deliver(worker: int) -> list[int]:
         job = server.busy[worker]
         gradient = problem.gradient(job.x, job.buffers, job.worker, job.index)
-        return [j.worker for j in server.receive(Arrival(job, 0.0, 1.0, 1, lambda: gradient))[1]]
+        return [j.worker for j in server.receive(Arrival(job, 0.0, 1.0, 1, lambda job: gradient))[1]]
 
     server.begin()
     server.change(1, joined=False)
@@ -214,7 +214,7 @@ def test_who_waits_at_the_bound_does_not_pass_it_by_leaving_and_joining() -> Non
     for expected in ([0], []):  # one step ahead it may go on, two it may not
         job = server.busy[0]
         gradient = problem.gradient(job.x, job.buffers, job.worker, job.index)
-        arrival = Arrival(job, 0.0, 1.0, 1, lambda gradient=gradient: gradient)
+        arrival = Arrival(job, 0.0, 1.0, 1, lambda job, gradient=gradient: gradient)
         assert [job.worker for job in server.receive(arrival)[1]] == expected
     server.change(0, joined=False)
     assert server.change(0, joined=True) == []

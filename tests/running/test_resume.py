@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import traceback
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from straggler import record as record_module
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.config.registry import InputError
-from straggler.core import Arrival, Gradient, Job, Server
+from straggler.core import Arrival, Gradient, Job
+from straggler.core.server import ServerState
 from straggler.experiment import Experiment
 from straggler.record import Record, Recorder, RecordError
 from straggler.running import checkpoints as checkpoint
@@ -311,7 +313,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path: Pa
 def test_a_state_comes_back_as_it_was_with_shared_tensors_shared(tmp_path: Path) -> None:
     x = torch.randn(5, dtype=torch.float64)
     job = Job(1, 2, 3, 4, x, torch.zeros(0))
-    arrival = Arrival(job, 0.5, 1.5, 32, lambda: Gradient(x * 2, float("inf"), torch.zeros(0)))
+    arrival = Arrival(job, 0.5, 1.5, 32, lambda job: Gradient(x * 2, float("inf"), torch.zeros(0)))
     state = {
         "x": x,
         "busy": {7: job},
@@ -350,7 +352,8 @@ def test_a_checkpoint_of_another_version_is_refused_in_words(
     experiment = Experiment(**MIXTURE, workers=2, gradients=50)
     cut_short(experiment, tmp_path, updates=20)
     with monkeypatch.context() as later, pytest.raises(RecordError, match=r"another version.*'new'.*--force"):
-        later.setattr(Server, "_KEPT", (*Server._KEPT, "new"))
+        newer = make_dataclass("ServerState", ["new"], bases=(ServerState,), kw_only=True)
+        later.setattr("straggler.core.server.ServerState", newer)
         experiment.run(tmp_path, jobs=1)
     assert experiment.run(tmp_path, jobs=1).summary["gradients"] == 50
 

@@ -109,7 +109,7 @@ def test_what_was_set_aside_and_became_usable_comes_first() -> None:
     server.busy[2] = blank_arrival(2, server).job
     server.aside.append(blank_arrival(1, server))
     assert list(server.policy.receive(server, blank_arrival(0, server))) == []
-    assert (server.policy.state()["_collected"], server.aside) == ([1, 0], [])
+    assert (server.policy.state()["_state"]["collected"], server.aside) == ([1, 0], [])
 
 
 # Closed forms.

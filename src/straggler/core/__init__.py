@@ -1,4 +1,4 @@
-"""Messages, interfaces, server and loop."""
+"""Messages, interfaces, the server and the event loop."""
 
 from straggler.core.interfaces import (
     Correction,

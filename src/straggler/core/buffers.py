@@ -1,39 +1,45 @@
-"""BatchNorm statistics on the server: the mean of every worker's latest."""
+"""BatchNorm statistics on the server: the mean of each active worker's latest."""
+
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 
+@dataclass
 class BufferAverage:
-    """Workers that have not reported, or are gone, do not count; without any the mean stays as it was."""
+    """Mean of each active worker's latest buffers; it stays as it is while no active worker has reported."""
 
-    def __init__(self, first: Tensor) -> None:
-        self.mean = first
-        self._latest: dict[int, Tensor] = {}
-        self._gone: list[int] = []
-        self._sum = torch.zeros_like(first, dtype=torch.float64)  # so that putting and taking leaves no trace
+    mean: Tensor
+    latest: dict[int, Tensor] = field(default_factory=dict)
+    inactive: list[int] = field(default_factory=list)  # workers that left
+    total: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    def __post_init__(self) -> None:
+        if not self.latest:  # in double precision, so that adding and subtracting leaves no trace
+            self.total = torch.zeros_like(self.mean, dtype=torch.float64)
 
     def put(self, worker: int, latest: Tensor) -> Tensor:
-        """A worker's newest; the mean that follows."""
-        if latest.numel() and worker not in self._gone:
-            before = self._latest.get(worker)
+        """Replace a worker's buffers and return the new mean."""
+        if latest.numel() and worker not in self.inactive:
+            before = self.latest.get(worker)
             before = torch.zeros_like(latest) if before is None else before
-            # what did not change adds nothing, infinities (an attention mask) included
+            # unchanged values add nothing, even infinite ones (an attention mask)
             change = torch.where(latest == before, 0.0, latest.double() - before)
-            self._sum, self._latest[worker] = self._sum + change, latest
-            self.mean = (self._sum / len(self._latest)).to(latest.dtype)
+            self.total, self.latest[worker] = self.total + change, latest
+            self.mean = (self.total / len(self.latest)).to(latest.dtype)
         return self.mean
 
     def left(self, worker: int) -> Tensor:
-        """A worker is gone, and so are its statistics, which would else hold on to the mean for ever."""
-        self._gone.append(worker)
-        self._latest.pop(worker, None)
-        self._sum = sum(self._latest.values(), start=torch.zeros_like(self._sum))
-        if self._latest:
-            self.mean = (self._sum / len(self._latest)).to(self.mean.dtype)
+        """Remove the buffers of a worker that left and return the new mean."""
+        self.inactive.append(worker)
+        self.latest.pop(worker, None)
+        self.total = sum(self.latest.values(), start=torch.zeros_like(self.total))
+        if self.latest:
+            self.mean = (self.total / len(self.latest)).to(self.mean.dtype)
         return self.mean
 
     def joined(self, worker: int) -> None:
-        """A worker came, perhaps one that was gone."""
-        if worker in self._gone:
-            self._gone.remove(worker)
+        """Count a worker again that left earlier."""
+        if worker in self.inactive:
+            self.inactive.remove(worker)

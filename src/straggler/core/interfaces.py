@@ -1,8 +1,8 @@
-"""The vocabulary. A server turns arrivals into jobs; an engine turns jobs into arrivals."""
+"""Interfaces: an engine turns jobs into arrivals; policy, correction and optimizer decide on the server."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -57,129 +57,142 @@ class Problem(Protocol):
 
 
 class Engine(Protocol):
-    """Where and when jobs run: virtual time, processes, a cluster."""
+    """Where and when jobs run: in virtual time, in processes, on a cluster."""
 
     @property
     def now(self) -> float:
         """Seconds since the start."""
 
     def submit(self, job: Job) -> None:
-        """Start a job; a worker that is busy abandons what it was doing."""
+        """Start a job; a busy worker abandons its current job."""
 
     def next(self) -> Arrival | Change | None:
-        """Wait for, or jump to, the next finished job or change of workers; None if nobody works."""
+        """Return the next finished job or change of workers; None if no worker is busy."""
 
-    def close(self) -> None: ...
-
-
-def remembered(name: str) -> property:
-    """A private attribute, found at once: pydantic's own search takes longer than many a policy."""
-
-    def recall(piece: "Component") -> Any:
-        return (piece.__pydantic_private__ or {})[name]
-
-    return property(recall)
+    def close(self) -> None:
+        """Release processes and memory."""
 
 
 class Component(CatalogueEntry):
-    """One of the three that decide; what it remembers of a run is in its private attributes."""
+    """A policy, correction or optimizer. Its fields are settings; its private attributes change during a run.
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        for name in cls.__private_attributes__:
-            setattr(cls, name, remembered(name))
+    Pydantic takes microseconds to look up a private attribute, so built-in components that are asked at every
+    arrival keep theirs in one dataclass, `_state`, and look it up once per call.
+    """
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep: tensors, numbers, lists and dictionaries of them."""
-        within = {name: value.state() for name, value in self if isinstance(value, Component)}
-        return dict(self.__pydantic_private__ or {}) | within
+        """Return what a checkpoint stores: tensors, numbers, texts, and lists, tuples and dicts of these."""
+        private = {name: as_dict(value) for name, value in (self.__pydantic_private__ or {}).items()}
+        return private | {name: value.state() for name, value in self if isinstance(value, Component)}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a state; called after `begin` or `reset`."""
         for name, value in state.items():
-            if name in type(self).model_fields:
-                getattr(self, name).restore(value)
+            current = getattr(self, name, None)
+            if isinstance(current, Component):
+                current.restore(value)
             else:
-                setattr(self, name, value)
+                setattr(self, name, replace(current, **value) if is_instance_of_dataclass(current) else value)
+
+
+def is_instance_of_dataclass(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def as_dict(value: Any) -> Any:
+    """Return a dataclass as a dictionary of its fields (without copying them), other values unchanged."""
+    if not is_instance_of_dataclass(value):
+        return value
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 class Policy(Component):
-    """WHEN the server steps, and who starts again. Sees counts and times, never tensors."""
+    """WHEN the server steps and which workers start. Sees counts and times, never tensors."""
 
     def check(self, workers: int) -> None:
-        """Refuse what cannot work with so many workers."""
+        """Raise ValueError if the policy cannot work with this number of workers."""
 
     def merges(self, workers: int) -> bool:
-        """Whether a step may be made of several gradients."""
+        """Return whether a step may use several gradients."""
         return False
 
+    def gradients_per_step(self, workers: int) -> int:
+        """Return how many gradients a step uses; `straggler speedup` derives the number of steps from it."""
+        if self.merges(workers):
+            raise NotImplementedError(
+                f"{self} merges several gradients into a step. "
+                f"Define {type(self).__name__}.gradients_per_step(workers) to measure its speed-up."
+            )
+        return 1
+
     def reset(self, server: "Server") -> None:
-        """Forget the last run."""
+        """Create the state of a new run."""
 
     def begin(self, server: "Server") -> Iterable[int]:
-        """Who starts at the beginning."""
-        return tuple(server.active)
+        """Return the workers that start at the beginning."""
+        return server.active
 
     @abstractmethod
     def receive(self, server: "Server", arrival: Arrival) -> Iterable[int]:
-        """Merge the arrival (or ignore it), perhaps step; answer who starts now."""
+        """Merge the arrival (or ignore it), perhaps step; return the workers that start now."""
 
     def joined(self, server: "Server", worker: int) -> Iterable[int]:
-        """A worker came: answer who starts now."""
+        """React to a worker that joined; return the workers that start now."""
         return (worker,)
 
     def left(self, server: "Server", worker: int) -> Iterable[int]:
-        """A worker is gone, and nobody waits for it: answer who starts now."""
+        """React to a worker that left; return the workers that start now."""
         return ()
 
     def view(self, server: "Server", worker: int) -> tuple[int, Tensor]:
-        """The version and the model that a worker is given."""
-        return server.k, server.optimizer.send(server.x, server.lr, worker)
+        """Return the version and the model at which a worker computes its next gradient."""
+        return server.k, server.x
 
 
 class Correction(Component):
-    """WHAT is done to a stale gradient before it is used."""
+    """WHAT happens to a stale gradient before it is used."""
 
     def check(self, policy: Policy, optimizer: "Optimizer") -> None:
-        """Refuse what cannot work with these."""
+        """Raise ValueError if the correction cannot work with this policy or optimizer."""
 
     def begin(self, x: Tensor, workers: int) -> None:
-        """Forget the last run."""
+        """Create the state of a new run."""
 
     @abstractmethod
     def correct(self, gradient: Tensor, arrival: Arrival, server: "Server") -> tuple[Tensor, float]:
-        """The gradient to use, and a factor for the learning rate (not the same thing under momentum)."""
+        """Return the gradient to use and a factor for the learning rate (under momentum they differ)."""
 
     def stepped(self, server: "Server", before: Tensor, lr: float) -> None:
-        """Told after each server step: the model before it, and its learning rate."""
+        """React to a server step, given the model before it and its learning rate."""
 
 
 class Optimizer(Component):
     """HOW the model moves, and what a worker is sent. The learning rate stays outside the velocity."""
 
-    per_worker: ClassVar[bool] = False  # keeps something for each worker, so a step must be one worker's
+    per_worker: ClassVar[bool] = False  # keeps state per worker, so a step must use one worker's gradient
 
     def begin(self, x: Tensor, workers: int) -> None:
-        """Forget the last run."""
+        """Create the state of a new run."""
 
     @abstractmethod
     def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
-        """The next model, in new memory: jobs in flight keep theirs."""
+        """Return the next model as a new tensor; jobs in flight still use the old one."""
 
     def send(self, x: Tensor, lr: float, worker: int) -> Tensor:
-        """What the worker computes at: the model, or a look-ahead."""
+        """Return the point at which the worker computes its gradient: the model, or a look-ahead."""
         return x
 
     def left(self, worker: int) -> None:
-        """A worker is gone: forget what was kept for it."""
+        """Remove the state of a worker that left."""
 
     def velocity(self) -> Tensor | None:
-        """The momentum buffer of the last step, if there is one."""
+        """Return the momentum buffer of the last step, if there is one."""
         return None
 
     def decay(self) -> float:
-        """Weight decay that the step adds to the gradient (not the decoupled kind)."""
+        """Return the weight decay that the step adds to the gradient (0 if it is decoupled)."""
         return 0.0
 
 
 class Diverged(ArithmeticError):
-    """The run is lost: a loss that is not a finite number, or a network that does not tell inputs apart."""
+    """A run that cannot continue: its loss is not finite, or its network maps all inputs to one output."""

@@ -1,4 +1,4 @@
-"""The one loop: a server and an engine, until the budget is spent."""
+"""The event loop: connect a server and an engine until the budget is spent."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,66 +8,72 @@ from torch import Tensor
 
 from straggler.core import Arrival, Change, Decision, Diverged, Engine, Server
 
-# Told the arrival or change of workers, what became of it, its staleness, and the model before it; may answer
-# that the run is lost.
+# Called with the arrival or change, the server's decision, the staleness, and the model before it. Returning
+# Diverged ends the run.
 Observe = Callable[[Arrival | Change, Decision, int, Tensor], Diverged | None]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """When a run ends: whichever limit is reached first, checked on the arrival."""
+    """When a run ends: at the limit that is reached first, checked at each arrival."""
 
     epochs: float = math.inf  # samples of all workers ÷ size of the training set
     updates: float = math.inf
     gradients: float = math.inf
     seconds: float = math.inf
-    shares: Sequence[int] | None = None  # stop="each": a worker stops after so many gradients of its own
+    shares: Sequence[int] | None = None  # stop="each": how many gradients each worker computes
 
     def spent(self, server: Server, now: float) -> float:
-        """How much of it is used, from 0 to 1."""
+        """Return the spent fraction of the budget, from 0 to 1."""
         if self.shares is not None:
             return sum(server.finished) / sum(self.shares)
         used = (server.epochs / self.epochs, server.k / self.updates, server.gradients / self.gradients)
         return min(1.0, max(*used, now / self.seconds))
 
     def reached(self, server: Server) -> bool:
-        return server.epochs >= self.epochs or server.k >= self.updates or server.gradients >= self.gradients
+        """Return whether a limit other than seconds is reached."""
+        return (
+            server.gradients >= self.gradients
+            or server.k >= self.updates
+            or server.samples / server.epoch >= self.epochs
+        )
 
 
 def train(server: Server, engine: Engine, budget: Budget, observe: Observe) -> Diverged | None:
-    """Run to the end of the budget; a run that diverges ends there, and says so."""
-    jobs = list(server.busy.values()) or server.begin()  # a restored server has its jobs
+    """Run until the budget is spent. If the run diverges, stop and return the reason."""
+    jobs = list(server.busy.values()) or server.begin()  # a restored server has jobs in flight
+    seconds, shares = budget.seconds, budget.shares
     while not budget.reached(server):
         for job in jobs:
             engine.submit(job)
         arrival = engine.next()
         if arrival is None:
             if server.active:
-                raise RuntimeError(f"{server.policy} left all workers idle after {server.k} updates")
+                raise RuntimeError(f"{server.policy} left all workers idle after {server.k} updates.")
             return None
-        if arrival.time > budget.seconds:
+        if arrival.time > seconds:
             return None
+        before = server.x
         if isinstance(arrival, Change):
-            before = server.x
-            what: Decision = "joined" if arrival.joined else "left"
+            change: Decision = "joined" if arrival.joined else "left"
             try:
                 jobs = server.change(arrival.worker, arrival.joined)
-            except Diverged as end:  # by a gradient that waited for this
-                observe(arrival, what, 0, before)
-                return end
-            observe(arrival, what, 0, before)
+            except Diverged as reason:  # of a gradient that was merged because of this change
+                observe(arrival, change, 0, before)
+                return reason
+            observe(arrival, change, 0, before)
             server.ledger.check(server.in_flight)
             continue
-        if budget.shares is not None and server.finished[arrival.worker] + 1 >= budget.shares[arrival.worker]:
+        if shares is not None and server.finished[arrival.worker] + 1 >= shares[arrival.worker]:
             server.retire(arrival.worker)
-        staleness, before = server.staleness(arrival.job), server.x
+        staleness = server.k - arrival.job.version
         try:
             decision, jobs = server.receive(arrival)
-        except Diverged as end:
+        except Diverged as reason:
             observe(arrival, "dropped", staleness, before)
-            return end
-        lost = observe(arrival, decision, staleness, before)
-        server.ledger.check(server.in_flight)
-        if lost is not None:
-            return lost
+            return reason
+        diverged = observe(arrival, decision, staleness, before)
+        server.ledger.check(len(server.busy) + len(server.aside) + server.held)
+        if diverged is not None:
+            return diverged
     return None

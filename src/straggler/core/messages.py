@@ -1,4 +1,4 @@
-"""What a server and an engine tell each other: jobs one way, arrivals (and who came or left) the other."""
+"""Messages between a server and an engine: jobs one way, arrivals and changes of workers the other way."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from torch import Tensor
 Decision = Literal["applied", "held", "dropped", "joined", "left"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: constructing a frozen dataclass takes four times as long
 class Job:
-    """One mini-batch gradient asked of one worker."""
+    """One mini-batch gradient that a worker is asked to compute. Never modified after construction."""
 
     worker: int
-    index: int  # which of its batches: with the seed, fixes samples, augmentation and dropout
-    launch: int  # which of its starts: with the seed, fixes how long it takes
-    version: int  # server steps when it was issued
-    x: Tensor  # the model it is computed at; never mutated
-    buffers: Tensor  # BatchNorm statistics and the like, flat
+    index: int  # number of the worker's batch; with the seed it fixes samples, augmentation and dropout
+    launch: int  # number of the worker's start; with the seed it fixes how long the job takes
+    version: int  # number of server steps when the job was issued
+    x: Tensor  # the model at which the gradient is computed
+    buffers: Tensor  # BatchNorm statistics and other buffers, flat
 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """What a job computes: a pure function of (x, buffers, worker, index, seed)."""
+    """The result of a job: a pure function of (x, buffers, worker, index, seed)."""
 
     vector: Tensor
     loss: float
@@ -31,10 +31,10 @@ class Gradient:
 
 
 class Arrival:
-    """A finished job. Its gradient is fetched when somebody looks at it: ignoring one costs nothing."""
+    """A finished job. Its gradient is fetched on first access, so ignoring an arrival costs nothing."""
 
     __slots__ = (
-        *("_fetch", "_gradient", "_lent", "compute", "delay", "ignore", "job", "samples", "started"),
+        *("_fetch", "_gradient", "_ignore", "_lent", "compute", "delay", "job", "samples", "started"),
         *("time", "worker"),
     )
 
@@ -44,39 +44,45 @@ class Arrival:
         started: float,
         time: float,
         samples: int,
-        fetch: Callable[[], Gradient],
-        ignore: Callable[[], None] = lambda: None,  # told that nobody will look
+        fetch: Callable[[Job], Gradient],
+        ignore: Callable[[], None] | None = None,  # called if the server drops the gradient unseen
         compute: float | None = None,
         delay: float | None = None,
-        lent: bool = False,  # the gradient is in the worker's memory, and good until it has another job
+        lent: bool = False,  # the gradient is in the worker's memory and valid until the worker's next job
     ) -> None:
-        self.job, self.worker, self.samples, self.ignore = job, job.worker, samples, ignore
+        self.job, self.worker, self.samples = job, job.worker, samples
         self.started, self.time = started, time
-        self.compute, self.delay = compute, delay  # seconds of it; what is left was transport
-        self._fetch, self._gradient = fetch, None  # type: tuple[Callable[[], Gradient], Gradient | None]
-        self._lent = lent
+        self.compute, self.delay = compute, delay  # seconds; the remaining time was transport
+        self._gradient: Gradient | None = None
+        self._fetch, self._ignore, self._lent = fetch, ignore, lent
 
     @property
     def gradient(self) -> Gradient:
+        """Return the gradient, computing or fetching it on first access."""
         if self._gradient is None:
-            self._gradient = self._fetch()
+            self._gradient = self._fetch(self.job)
+        return self._gradient
+
+    @property
+    def fetched_gradient(self) -> Gradient | None:
+        """Return the gradient if it was already accessed, otherwise None."""
         return self._gradient
 
     def keep(self) -> None:
-        """Have the gradient in memory of its own: it is needed after the worker's next job."""
+        """Copy a lent gradient, so that it outlives the worker's next job."""
         if self._lent:
             lent = self.gradient
             self._gradient, self._lent = Gradient(lent.vector.clone(), lent.loss, lent.buffers), False
 
-    @property
-    def seen(self) -> Gradient | None:
-        """The gradient if it was looked at, without asking for it."""
-        return self._gradient
+    def ignore(self) -> None:
+        """Tell the engine that the gradient will not be accessed."""
+        if self._ignore is not None:
+            self._ignore()
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A worker that came, or one that is gone."""
+    """A worker that joined or left."""
 
     worker: int
     time: float

@@ -1,4 +1,4 @@
-"""Randomness is addressed, never consumed: the same address gives the same draws, whoever asks, whenever."""
+"""Addressed randomness: the same address gives the same draws, in any order and in any process."""
 
 import random
 import zlib
@@ -10,23 +10,24 @@ import torch
 
 
 def addressed_rng(seed: int, stream: str, worker: int = 0, index: int = 0) -> np.random.Generator:
-    """The generator at an address: what for (stream), for whom (worker), which time (index)."""
+    """Return the numpy generator at an address: the stream is the purpose, the index counts its uses."""
     return np.random.Generator(np.random.PCG64(seed_sequence(seed, stream, worker, index)))
 
 
 def torch_seed(seed: int, stream: str, worker: int = 0, index: int = 0) -> int:
-    """The same address as a seed for torch's generator (initial weights, dropout)."""
+    """Return a seed for torch's generator at an address (initial weights, dropout)."""
     return int(seed_sequence(seed, stream, worker, index).generate_state(1, np.uint64)[0])
 
 
 def seed_sequence(seed: int, stream: str, worker: int, index: int) -> np.random.SeedSequence:
+    """Return numpy's seed sequence of an address."""
     numbers = (seed, zlib.crc32(stream.encode()), worker, index)
-    # numpy takes a tuple to pieces number by number, an array at once; a large seed is several of its words
+    # numpy converts an array faster than a tuple; a seed of 2³² or more does not fit into a uint32
     return np.random.SeedSequence(np.array(numbers, np.uint32) if seed < 2**32 else numbers)
 
 
 def seed_global_generators(seed: int) -> None:
-    """Let the three generators that models and transforms may ask draw from this seed."""
+    """Seed the global generators of torch, random and numpy, which models and transforms may use."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
@@ -34,7 +35,7 @@ def seed_global_generators(seed: int) -> None:
 
 @contextmanager
 def preserve_global_generators() -> Iterator[None]:
-    """Give these generators back as they were."""
+    """Restore the states of the global generators of torch, random and numpy on exit."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         yield

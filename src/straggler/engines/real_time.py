@@ -178,7 +178,9 @@ class RealTimeEngine(ABC):
         running, now = self._running.pop(worker), self.now
         job, started, delay = running.job, running.started, running.delay
         samples = self.problem.batch_samples(worker, job.index)
-        return Arrival(job, started, now, samples, lambda: gradient, compute=compute, delay=delay, lent=lent)
+        return Arrival(
+            job, started, now, samples, lambda job: gradient, compute=compute, delay=delay, lent=lent
+        )
 
     def _patience(self) -> float | None:
         """Seconds until the first worker counts as hanging."""

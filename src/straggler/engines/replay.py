@@ -41,6 +41,6 @@ class ReplayEngine:
     def close(self) -> None:
         """The processes that compute are not its own."""
 
-    def _result(self, task: ComputeTask) -> Gradient:
+    def _result(self, task: ComputeTask, job: Job) -> Gradient:
         gradient: Gradient = self.compute.result(task)
         return gradient

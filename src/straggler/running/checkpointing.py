@@ -104,7 +104,7 @@ class Checkpointer:
             self.server.restore(state["server"])
             self.observer.restore(state["observer"])
             self.engine.resume(**state["clock"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise RecordError(
                 f"{self.recorder.path} was saved by another version of straggler ({error!r} does not fit); "
                 f"go on with that version, or start anew with --force"

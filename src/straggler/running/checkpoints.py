@@ -16,10 +16,12 @@ from torch import Tensor
 
 from straggler.core import Arrival, Gradient, Job
 from straggler.core.buffers import BufferAverage
-from straggler.core.server import Ledger
+from straggler.core.server import Ledger, ServerState
 
 KEPT = 2  # so that one is left if the last is damaged
-OBJECTS: dict[str, type] = {kind.__name__: kind for kind in (Job, Gradient, Ledger, BufferAverage)}
+OBJECTS: dict[str, type] = {
+    kind.__name__: kind for kind in (Job, Gradient, Ledger, ServerState, BufferAverage)
+}
 
 
 class CheckpointError(RuntimeError):
@@ -113,7 +115,7 @@ def decode(value: Any, tensors: dict[int, Tensor]) -> Any:
         return dict(zip(content[::2], content[1::2], strict=True))
     if kind == "Arrival":
         job, started, time, samples, gradient = content
-        return Arrival(job, started, time, samples, lambda: gradient)
+        return Arrival(job, started, time, samples, lambda job: gradient)
     return rebuilt(OBJECTS[kind], content)
 
 

@@ -159,7 +159,7 @@ class Observer:
         return self.budget.spent(self.server, self.seconds)
 
     def _write(self, arrival: Arrival, decision: Decision, staleness: int, before: Tensor) -> None:
-        job, gradient = arrival.job, arrival.seen
+        job, gradient = arrival.job, arrival.fetched_gradient
         if gradient is not None:
             self._loss_sum, self._loss_count = self._loss_sum + gradient.loss, self._loss_count + 1
             before_loss = gradient.loss if math.isnan(self._recent_loss) else self._recent_loss

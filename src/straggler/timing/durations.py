@@ -1,6 +1,7 @@
 """Seconds of each worker's jobs: one law for the compute time plus any number of delays."""
 
 import math
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,13 +16,12 @@ class DurationError(ValueError):
     """A job that would take no time, or for ever."""
 
 
-class Kept(NamedTuple):
-    """A worker's latest block; the totals are a list because indexing one is several times faster."""
+class DrawnBlock(NamedTuple):
+    """One worker's latest block; indexing an array of Python floats is faster than a numpy array."""
 
     number: int
-    totals: list[float]
-    compute: Array
-    delay: Array
+    compute: Sequence[float]
+    delay: Sequence[float]
 
 
 class Durations:
@@ -40,29 +40,27 @@ class Durations:
             message = f"worker {min(left_out)} would take no time; leave workers out, or give it as a delay"
             raise ValueError(f"compute={compute}: {message}")
         self.workers = workers
-        self._kept: dict[int, Kept] = {}
+        self._latest: dict[int, DrawnBlock] = {}
 
     def __call__(self, worker: int, launch: int) -> float:
-        """Seconds of the worker's launch-th job (0, 1, 2, …)."""
-        number, place = divmod(launch, BLOCK)
-        kept = self._kept.get(worker)
-        if kept is None or kept.number != number:
-            kept = self._keep(worker, number)
-        seconds = kept.totals[place]
-        if not 0.0 < seconds < math.inf:
-            raise self._refusal(worker, launch, seconds)
-        return seconds
-
-    def try_some(self) -> None:
-        """Draw some workers' first job: laws that give only zeros are refused before anything runs."""
-        for worker in range(min(self.workers, TRIED)):
-            self(worker, 0)
+        """Return the seconds of the worker's launch-th job (0, 1, 2, …)."""
+        return sum(self.parts(worker, launch))
 
     def parts(self, worker: int, launch: int) -> tuple[float, float]:
-        """The same job's compute and the sum of its delays; they add up to the total exactly."""
-        self(worker, launch)
-        kept, place = self._kept[worker], launch % BLOCK
-        return float(kept.compute[place]), float(kept.delay[place])
+        """Return the seconds of compute and of delay of the worker's launch-th job."""
+        block = self._latest.get(worker)
+        if block is None or block.number != launch // BLOCK:
+            block = self._draw_latest(worker, launch // BLOCK)
+        place = launch % BLOCK
+        compute, delay = block.compute[place], block.delay[place]
+        if not 0.0 < compute + delay < math.inf:
+            raise self._refusal(worker, launch, compute + delay)
+        return compute, delay
+
+    def try_some(self) -> None:
+        """Draw the first job of some workers, to refuse laws that give only zeros before anything runs."""
+        for worker in range(min(self.workers, TRIED)):
+            self.parts(worker, 0)
 
     def block(self, worker: int, number: int) -> Array:
         """Totals of launches number·BLOCK to (number+1)·BLOCK − 1, all of them checked."""
@@ -72,10 +70,11 @@ class Durations:
             raise self._refusal(worker, number * BLOCK + int(bad[0]), float(totals[bad[0]]))
         return totals
 
-    def _keep(self, worker: int, number: int) -> Kept:
-        totals, compute, delay = self._draw(worker, number)
-        kept = self._kept[worker] = Kept(number, totals.tolist(), compute, delay)
-        return kept
+    def _draw_latest(self, worker: int, number: int) -> DrawnBlock:
+        _, compute, delay = self._draw(worker, number)
+        block = DrawnBlock(number, array("d", compute.tobytes()), array("d", delay.tobytes()))
+        self._latest[worker] = block
+        return block
 
     def _draw(self, worker: int, number: int) -> tuple[Array, Array, Array]:
         if not 0 <= worker < self.workers or number < 0:

@@ -193,7 +193,7 @@ def blank_arrival(worker: int, server: Server) -> Arrival:
     """What a worker hands in, each time the same: it has one job at a time."""
     job = Job(worker, 0, 0, 0, server.x, server.buffers)
     nothing = Gradient(server.x, 0.0, server.buffers)
-    return Arrival(job, 0.0, 0.0, 1, lambda: nothing)
+    return Arrival(job, 0.0, 0.0, 1, lambda job: nothing)
 
 
 def outcome(server: Server, now: float) -> Throughput:

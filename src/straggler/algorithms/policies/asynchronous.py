@@ -1,4 +1,4 @@
-"""Apply every gradient at once."""
+"""Asynchronous: apply every gradient on arrival."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -7,7 +7,7 @@ from straggler.core import Arrival, Policy, Server
 
 
 class Asynchronous(Policy):
-    """Step on every arrival and send its worker on. Dean et al. 2012 (Downpour SGD)."""
+    """Step on every arrival and restart its worker. Dean et al. 2012 (Downpour SGD)."""
 
     name: ClassVar[str] = "asynchronous"
 

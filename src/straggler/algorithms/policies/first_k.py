@@ -9,19 +9,24 @@ from straggler.core import Arrival, Policy, Server
 
 
 class FirstK(Policy):
-    """Step as soon as k gradients are there."""
+    """Step as soon as k gradients have arrived."""
 
-    waits: ClassVar[bool]  # who delivered waits for the step
-    cancels: ClassVar[bool]  # the step abandons what is still being computed
+    waits: ClassVar[bool]  # a worker that delivered waits for the step
+    cancels: ClassVar[bool]  # the step cancels the jobs in flight
     k: int = Field(ge=1)
     aggregate: Literal["mean", "sum"] = "mean"
 
     def check(self, workers: int) -> None:
         if self.waits and self.k > workers:
-            raise ValueError(f"{self}: only {workers} workers can deliver before the step; use k ≤ {workers}")
+            raise ValueError(
+                f"{self}: at most {workers} workers can deliver before the step. Use k ≤ {workers}."
+            )
 
     def merges(self, workers: int) -> bool:
         return self.k > 1
+
+    def gradients_per_step(self, workers: int) -> int:
+        return self.k
 
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         server.merge(arrival)
@@ -31,9 +36,8 @@ class FirstK(Policy):
         return self._step(server)
 
     def _step(self, server: Server) -> Iterable[int]:
-        """Step if k are there, or nobody else will come; who starts then."""
-        nobody_else = self.waits and not server.busy and server.held
-        if server.held < self.k and not nobody_else:
+        """Step if k gradients are merged or no other will come; return the workers that start."""
+        if server.held < self.k and not (self.waits and not server.busy and server.held):
             return ()
         server.step(self.aggregate)
         if self.cancels:
@@ -42,28 +46,28 @@ class FirstK(Policy):
 
 
 class KSync(FirstK):
-    """The first k workers of each round; the others are abandoned and start anew. Chen et al. 2016."""
+    """The first k workers of each round; the other jobs are cancelled. Chen et al. 2016."""
 
     name: ClassVar[str] = "k-sync"
     waits, cancels = True, True
 
 
 class KBatchSync(FirstK):
-    """The first k gradients of the current model, from anyone; the rest is abandoned. Tyurin et al. 2023."""
+    """The first k gradients of the current model from any worker; others are cancelled. Tyurin et al. 2023."""
 
     name: ClassVar[str] = "k-batch-sync"
     waits, cancels = False, True
 
 
 class KAsync(FirstK):
-    """The first k workers wait for each other and step; the others go on at their old models."""
+    """The first k workers wait for each other and step; the others continue at their old models."""
 
     name: ClassVar[str] = "k-async"
     waits, cancels = True, False
 
 
 class KBatchAsync(FirstK):
-    """Every k gradients from anyone; nobody waits, nothing is abandoned. Nguyen et al. 2022 (FedBuff)."""
+    """Step on every k gradients from any worker, without waiting. Nguyen et al. 2022 (FedBuff)."""
 
     name: ClassVar[str] = "k-batch-async"
     waits, cancels = False, False

@@ -1,6 +1,7 @@
-"""Nobody runs more than a bound ahead of the slowest."""
+"""Stale-synchronous parallel: no worker runs further than a bound ahead of the slowest."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from pydantic import Field, PrivateAttr
@@ -8,48 +9,67 @@ from pydantic import Field, PrivateAttr
 from straggler.core import Arrival, Policy, Server
 
 
+@dataclass
+class Clocks:
+    """How many gradients each worker has delivered; a worker that rejoins continues at the slowest clock."""
+
+    by_worker: list[int]
+    active: dict[int, int]  # clock → number of active workers that show it; there are few different clocks
+
+    def advance(self, worker: int, is_active: bool) -> int:
+        """Advance a worker's clock and return it."""
+        clock = self.by_worker[worker] = self.by_worker[worker] + 1
+        if is_active:
+            self.active[clock] = self.active.get(clock, 0) + 1
+        self.remove(clock - 1)
+        return clock
+
+    def remove(self, clock: int) -> None:
+        """Count one active worker less at a clock."""
+        if self.active[clock] == 1:
+            del self.active[clock]
+        else:
+            self.active[clock] -= 1
+
+    def slowest(self, default: int = 0) -> int:
+        """Return the lowest clock of an active worker."""
+        return min(self.active, default=default)
+
+
 class StaleSynchronous(Policy):
-    """Apply every gradient; who finished over `bound` more than the slowest waits. Ho et al. 2013."""
+    """Apply every gradient; a worker over `bound` gradients ahead of the slowest waits. Ho et al. 2013."""
 
     name: ClassVar[str] = "ssp"
     bound: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 3.0
 
-    _clock: list[int] = PrivateAttr()  # gradients of each worker; one that comes back starts at the slowest
-    _at: dict[int, int] = PrivateAttr()  # how many active workers show so many
+    _state: Clocks = PrivateAttr()
 
     def reset(self, server: Server) -> None:
-        self._clock, self._at = [0] * len(server.finished), {0: len(server.active)}
+        self._state = Clocks([0] * len(server.finished), {0: len(server.active)})
 
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         server.merge(arrival)
         server.step()
-        worker, clocks, at = arrival.worker, self._clock, self._at
-        clock = clocks[worker] = clocks[worker] + 1
-        if worker in server.active:
-            at[clock] = at.get(clock, 0) + 1
-        if at[clock - 1] == 1:
-            del at[clock - 1]  # clocks that nobody shows are forgotten, so there are few
-        else:
-            at[clock - 1] -= 1
-        slowest = min(at) if at else clock
-        if slowest < clock:  # the slowest are where they were, so nobody else may go on
+        clocks, worker = self._state, arrival.worker
+        clock = clocks.advance(worker, worker in server.active)
+        slowest = clocks.slowest(default=clock)
+        if slowest < clock:  # the slowest clock did not move, so no waiting worker may continue
             return (worker,) if clock <= slowest + self.bound else ()
-        return self._free(server)
+        return self._idle_within_bound(server)
 
     def joined(self, server: Server, worker: int) -> Iterable[int]:
-        clock = self._clock[worker] = max(self._clock[worker], min(self._at, default=0))
-        self._at[clock] = self._at.get(clock, 0) + 1
-        return self._free(server)
+        clocks = self._state
+        clock = clocks.by_worker[worker] = max(clocks.by_worker[worker], clocks.slowest())
+        clocks.active[clock] = clocks.active.get(clock, 0) + 1
+        return self._idle_within_bound(server)
 
     def left(self, server: Server, worker: int) -> Iterable[int]:
-        clock = self._clock[worker]
-        self._at[clock] -= 1
-        if not self._at[clock]:
-            del self._at[clock]
-        return self._free(server)
+        self._state.remove(self._state.by_worker[worker])
+        return self._idle_within_bound(server)
 
-    def _free(self, server: Server) -> list[int]:
-        """Who is idle and within the bound of the slowest."""
-        furthest = min(self._at, default=0) + self.bound
+    def _idle_within_bound(self, server: Server) -> list[int]:
+        """Return the idle workers that are at most `bound` ahead of the slowest."""
+        clocks = self._state
+        furthest = clocks.slowest() + self.bound
         idle = server.active.keys() - server.busy.keys()
-        return sorted(worker for worker in idle if self._clock[worker] <= furthest)
+        return sorted(worker for worker in idle if clocks.by_worker[worker] <= furthest)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from straggler.core import EvaluationChunk, Gradient, Problem, Split
+from straggler.core import EvaluationChunk, Gradient, Job, Problem, Split
 from straggler.engines.pool.child_process import ChildProcess, Inside, Layout, SharedSlot, perform
 from straggler.engines.pool.shared_memory import SharedMemory, pack
 
@@ -54,6 +54,10 @@ class GradientComputer:
 
     def gradient_task(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> ComputeTask:
         return ComputeTask(("gradient", worker, index), x, buffers)
+
+    def gradient(self, job: Job) -> Gradient:
+        """Compute the gradient of a job now, in this process."""
+        return self.problem.gradient(job.x, job.buffers, job.worker, job.index)
 
     def result(self, task: ComputeTask) -> Any:
         return perform(self.problem, task.call, task.x, task.buffers)
