@@ -138,7 +138,7 @@ def test_only_the_latest_block_of_a_worker_is_kept() -> None:
     made = durations("gamma(1, .1)")
     for launch in range(20 * BLOCK):
         made(0, launch)
-    assert len(made._kept) == 1 and len(made._kept[0].totals) == BLOCK
+    assert len(made._latest) == 1 and len(made._latest[0].compute) == BLOCK
 
 
 # The parameters mean what they say

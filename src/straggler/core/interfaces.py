@@ -88,7 +88,7 @@ class Component(CatalogueEntry):
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a state; called after `begin` or `reset`."""
         for name, value in state.items():
-            current = getattr(self, name, None)
+            current: Any = getattr(self, name, None)
             if isinstance(current, Component):
                 current.restore(value)
             else:

@@ -68,9 +68,8 @@ class Server(ServerState):
         epoch: int,
     ) -> None:
         nothing = x.new_empty(0)  # not a slice of x, which would keep the first model alive
-        counts = {"finished": [0] * workers, "launched": [0] * workers}
-        active = dict.fromkeys(range(workers))
-        super().__init__(x, buffers, active, **counts, buffer_average=BufferAverage(buffers), pending=nothing)
+        active, finished, launched = dict.fromkeys(range(workers)), [0] * workers, [0] * workers
+        super().__init__(x, buffers, active, finished, launched, BufferAverage(buffers), pending=nothing)
         self.policy, self.correction, self.optimizer = copy.deepcopy((policy, correction, optimizer))
         self.epoch = epoch  # samples of an epoch
         self.cancelled: list[Job] = []  # cancelled by the last arrival or change

@@ -70,7 +70,7 @@ class Simulator:
         """Do nothing: whoever created the gradient computer closes it."""
 
     def _create_task(self, job: Job, time: float) -> ComputeTask:
-        """Create the task that computes a job's gradient ahead of its arrival, and abandon the previous one."""
+        """Create the task that computes a gradient ahead of its arrival; abandon the previous one."""
         task = self.compute.gradient_task(job.x, job.buffers, job.worker, job.index)
         if (abandoned := self._flights.get(job.worker)) is not None and abandoned[1] is not None:
             self.compute.abandon(abandoned[1])

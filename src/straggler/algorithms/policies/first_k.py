@@ -53,7 +53,7 @@ class KSync(FirstK):
 
 
 class KBatchSync(FirstK):
-    """The first k gradients of the current model from any worker; others are cancelled. Tyurin et al. 2023."""
+    """The first k gradients of the current model from any worker; others are dropped. Tyurin et al. 2023."""
 
     name: ClassVar[str] = "k-batch-sync"
     waits, cancels = False, True
