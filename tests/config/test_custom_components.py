@@ -311,7 +311,7 @@ class InPlace(Optimizer):
 
 
 def test_an_optimizer_that_moves_the_model_in_place_is_found_out(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="in-place changed the model, which jobs in flight hold"):
+    with pytest.raises(TypeError, match="in-place modified the model in place"):
         experiment(optimizer=InPlace()).run(tmp_path, jobs=1)
 
 
