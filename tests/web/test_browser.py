@@ -1,4 +1,4 @@
-"""The pages in a real browser: headless Chromium, Debian's. `make browser` installs it."""
+"""The pages in headless Chromium (`make browser` installs it)."""
 
 import os
 import re
@@ -10,12 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from web_browser import PATIENCE, Visitor, drawn, headless, low_contrast, unnamed
-from web_server import Site, site
+from web_testing import (
+    TIMEOUT_MS,
+    BrowserPage,
+    Site,
+    find_low_contrast,
+    find_unnamed_controls,
+    serve_site,
+    wait_for_figure,
+)
 
+from straggler.cli.pages import report
 from straggler.experiment import Experiment
+from straggler.running import locks
 from straggler.web.report import render_html_report
 from straggler.web.run_facts import RunFacts
 from straggler.web.study_page import StudyPage
@@ -35,18 +45,12 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     runs = tmp_path_factory.mktemp("browser") / "runs"
     for method in ("asgd", "ssgd"):
         Experiment(**TINY, method=method, epochs=2, snapshots=6).run(runs, jobs=1)
-    with site(runs, runs.parent / "results") as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with headless() as found:
+    with serve_site(runs, runs.parent / "results") as found:
         yield found
 
 
 def points(page: Page, name: str) -> int:
-    """How many values the first line of a figure has."""
+    """Return the number of points of the first line of a figure."""
     return int(page.locator(f'[data-figure="{name}"] .plot').evaluate("plot => plot.data[0].x.length"))
 
 
@@ -54,12 +58,12 @@ def background(page: Page) -> str:
     return str(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
 
 
-def test_open_filter_sort_and_compare_two_runs(browser: Browser, here: Site) -> None:
-    with Visitor(browser) as page:
+def test_filter_sort_and_compare_two_runs(browser: Browser, here: Site) -> None:
+    with BrowserPage(browser) as page:
         page.goto(here.url)
         rows = page.locator("#table tbody tr")
-        expect(rows).to_have_count(2, timeout=PATIENCE)
-        assert low_contrast(page) == [] and unnamed(page) == []
+        expect(rows).to_have_count(2, timeout=TIMEOUT_MS)
+        assert find_low_contrast(page) == [] and find_unnamed_controls(page) == []
         page.fill("#filter", "ssgd digits")
         expect(rows).to_have_count(1)
         page.fill("#filter", "")
@@ -71,7 +75,7 @@ def test_open_filter_sort_and_compare_two_runs(browser: Browser, here: Site) -> 
         for box in page.get_by_role("checkbox").all():
             box.check()
         page.get_by_role("button", name="Compare 2 runs").click()
-        figure = drawn(page, "accuracy")
+        figure = wait_for_figure(page, "accuracy")
         assert figure.locator(".plot").evaluate("plot => plot.data.length") == 2
         assert sorted(page.locator("#detail-table tbody th").all_inner_texts()) == ["asgd", "ssgd"]
         seconds = figure.locator(".plot").evaluate("plot => plot.data[0].x.at(-1)")
@@ -79,84 +83,84 @@ def test_open_filter_sort_and_compare_two_runs(browser: Browser, here: Site) -> 
         expect(figure.get_by_role("button", name="updates")).to_have_attribute("aria-pressed", "true")
         assert figure.locator(".plot").evaluate("plot => plot.data[0].x.at(-1)") != seconds
         loss = page.locator('[data-figure="loss"]').get_by_role("button", name="updates")
-        expect(loss).to_have_attribute("aria-pressed", "true")  # they switch together
-        drawn(page, "trajectory")
+        expect(loss).to_have_attribute("aria-pressed", "true")  # figures of a group switch together
+        wait_for_figure(page, "trajectory")
         page.get_by_role("link", name="Report", exact=True).click()
-        drawn(page, "confusion")
-        drawn(page, "trajectory")
+        wait_for_figure(page, "confusion")
+        wait_for_figure(page, "trajectory")
 
 
-def test_another_part_of_the_page_opens_at_its_top(browser: Browser, here: Site) -> None:
-    with Visitor(browser, viewport={"width": 1000, "height": 400}) as page:
+def test_sections_open_at_the_top(browser: Browser, here: Site) -> None:
+    with BrowserPage(browser, viewport={"width": 1000, "height": 400}) as page:
         page.goto(f"{here.url}/#/play")
-        drawn(page, "timeline", "#preview")
+        wait_for_figure(page, "timeline", "#preview")
         assert page.evaluate("window.scrollY") > 0
         page.get_by_role("link", name="Runs").click()
-        expect(page.locator("#table tbody tr").first).to_be_visible(timeout=PATIENCE)
+        expect(page.locator("#table tbody tr").first).to_be_visible(timeout=TIMEOUT_MS)
         page.get_by_role("link", name="Playground").click()
         expect(page.locator("#play")).to_be_visible()
         assert page.evaluate("[window.scrollY, document.activeElement.id]") == [0, "main"]
 
 
-def test_the_curve_grows_while_a_run_goes_on(browser: Browser, here: Site) -> None:
-    """A run that somebody starts elsewhere appears and is followed; its end is told."""
+def test_curve_grows_while_a_run_is_running(browser: Browser, here: Site) -> None:
+    """A run started from a terminal appears, grows, and its end is shown."""
     words = ["-m", "straggler", "run", "--dataset", "digits", "--model", "mlp", "--epochs", "150"]
     words += ["--eval-every", "0.5", "--jobs", "1", "--seed", "7", "--out", str(here.runs)]
     process = subprocess.Popen([sys.executable, *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
-        with Visitor(browser) as page:
+        with BrowserPage(browser) as page:
             page.goto(here.url)
             running = page.locator("#table tbody tr", has_text="running")
-            expect(running).to_have_count(1, timeout=PATIENCE)
-            expect(running.get_by_role("progressbar")).to_be_visible(timeout=PATIENCE)
+            expect(running).to_have_count(1, timeout=TIMEOUT_MS)
+            expect(running.get_by_role("progressbar")).to_be_visible(timeout=TIMEOUT_MS)
             running.locator("a").click()
-            drawn(page, "accuracy")
+            wait_for_figure(page, "accuracy")
             first = points(page, "accuracy")
             end = time.monotonic() + 60
             while points(page, "accuracy") <= first + 2:
                 assert time.monotonic() < end, "the curve does not grow"
                 page.wait_for_timeout(50)
             expect(page.locator("#detail-status")).to_contain_text("running")
-            drawn(page, "timeline")
-            drawn(page, "staleness")
+            wait_for_figure(page, "timeline")
+            wait_for_figure(page, "staleness")
             process.terminate()
-            expect(page.locator("#detail-status")).to_contain_text("interrupted", timeout=PATIENCE)
+            expect(page.locator("#detail-status")).to_contain_text("interrupted", timeout=TIMEOUT_MS)
     finally:
         process.kill()
         process.wait()
 
 
-def test_what_is_written_is_seen_within_a_second_or_so(browser: Browser, here: Site, tmp_path: Path) -> None:
-    """From the change of a record to the change of the page."""
+def test_changes_appear_within_a_second(browser: Browser, here: Site, tmp_path: Path) -> None:
+    """Measure the time from a change of a record to the change of the page."""
     folder = next(path for path in sorted(here.runs.iterdir()) if (path / "curve.parquet").exists())
     text = (folder / "summary.json").read_text()
-    with Visitor(browser) as page:
+    with BrowserPage(browser) as page:
         page.goto(here.url)
-        expect(page.locator("#table tbody tr").first).to_be_visible(timeout=PATIENCE)
+        expect(page.locator("#table tbody tr").first).to_be_visible(timeout=TIMEOUT_MS)
         delays = []
         for accuracy in ("11.11", "22.22", "33.33"):
             changed = re.sub(r'"test_accuracy": [\d.]+', f'"test_accuracy": {accuracy}', text)
             (folder / "summary.json").write_text(changed)
             started = time.monotonic()
-            expect(page.locator("#table tbody")).to_contain_text(accuracy, timeout=PATIENCE)
+            expect(page.locator("#table tbody")).to_contain_text(accuracy, timeout=TIMEOUT_MS)
             delays.append(time.monotonic() - started)
         (folder / "summary.json").write_text(text)
         assert min(delays) < 1.0
 
 
-def test_play_run_stop_pin_and_run_again(browser: Browser, here: Site) -> None:
-    with Visitor(browser) as page:
+def test_playground_run_stop_pin_and_run_again(browser: Browser, here: Site) -> None:
+    with BrowserPage(browser) as page:
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page.goto(f"{here.url}/#/play")
-        drawn(page, "timeline", "#preview")
-        assert low_contrast(page) == [] and unnamed(page) == []
+        wait_for_figure(page, "timeline", "#preview")
+        assert find_low_contrast(page) == [] and find_unnamed_controls(page) == []
         page.get_by_role("button", name="One slow worker").click()
-        expect(page.locator("#sentences")).to_contain_text("slowest worker", timeout=PATIENCE)
+        expect(page.locator("#sentences")).to_contain_text("slowest worker", timeout=TIMEOUT_MS)
         expect(page.locator("#command")).to_contain_text("--delay 'constant(4, workers=[0])'")
         page.get_by_label("Workers", exact=True).fill("12")
-        expect(page.locator("#command")).to_contain_text("--workers 12", timeout=PATIENCE)
+        expect(page.locator("#command")).to_contain_text("--workers 12", timeout=TIMEOUT_MS)
         page.get_by_label("Method").select_option("ssgd")
-        expect(page.locator("#sentences")).to_contain_text("No gradient is stale", timeout=PATIENCE)
+        expect(page.locator("#sentences")).to_contain_text("No gradient is stale", timeout=TIMEOUT_MS)
         page.get_by_role("button", name="Copy").click()
         copied = page.evaluate("() => navigator.clipboard.readText()")
         assert copied == page.locator("#command").inner_text() and copied.startswith("straggler run")
@@ -164,18 +168,18 @@ def test_play_run_stop_pin_and_run_again(browser: Browser, here: Site) -> None:
         page.get_by_role("slider", name="Epochs").fill("60")
         page.get_by_role("button", name="Run", exact=True).click()
         words = page.locator("#play-status")
-        expect(words).to_contain_text("running", timeout=PATIENCE)
+        expect(words).to_contain_text("running", timeout=TIMEOUT_MS)
         page.get_by_role("button", name="Stop and save").locator("visible=true").click()
-        expect(words).to_contain_text("interrupted", timeout=PATIENCE)
+        expect(words).to_contain_text("interrupted", timeout=TIMEOUT_MS)
         stopped = [folder for folder in here.runs.iterdir() if list(folder.glob("checkpoint-*"))]
         assert stopped
-        drawn(page, "staleness", "#play-figures")
+        wait_for_figure(page, "staleness", "#play-figures")
         page.get_by_role("button", name="Pin this run").click()
         expect(page.get_by_role("button", name="Clear pins")).to_be_enabled()
         page.get_by_role("slider", name="Epochs").fill("1")
         page.get_by_role("button", name="Run", exact=True).click()
-        expect(words).to_contain_text("finished", timeout=PATIENCE)
-        expect(page.locator("#play-table tbody tr")).to_have_count(2, timeout=PATIENCE)
+        expect(words).to_contain_text("finished", timeout=TIMEOUT_MS)
+        expect(page.locator("#play-table tbody tr")).to_have_count(2, timeout=TIMEOUT_MS)
 
 
 ATTACK = """async (url) => {
@@ -191,9 +195,9 @@ ATTACK = """async (url) => {
 }"""
 
 
-def test_a_page_from_elsewhere_starts_nothing_and_reads_nothing(browser: Browser, here: Site) -> None:
-    with site(here.runs.parent / "theirs", here.runs.parent / "theirs") as elsewhere:
-        visitor = Visitor(browser)
+def test_pages_of_other_origins_cannot_start_or_read(browser: Browser, here: Site) -> None:
+    with serve_site(here.runs.parent / "theirs", here.runs.parent / "theirs") as elsewhere:
+        visitor = BrowserPage(browser)
         visitor.page.goto(elsewhere.url)  # another port is another origin
         before, started = sorted(here.runs.iterdir()), set(here.app.state.handlers.launcher.list_states())
         told = visitor.page.evaluate(ATTACK, here.url)
@@ -213,20 +217,18 @@ def first_paint(page: Page, url: str) -> float:
     return float(paint)
 
 
-def test_the_first_paint_takes_less_than_a_second_more_than_that_of_a_plain_text(
-    browser: Browser, here: Site
-) -> None:
-    visitor = Visitor(browser)
+def test_first_paint_is_fast(browser: Browser, here: Site) -> None:
+    visitor = BrowserPage(browser)
     plain = min(first_paint(visitor.page, f"{here.url}/static/page.css?{n}") for n in range(3))
     assert min(first_paint(visitor.page, f"{here.url}/?{n}") for n in range(3)) < plain + 1000
     visitor.context.close()
 
 
-def test_dark_narrow_and_by_keyboard_alone(browser: Browser, here: Site) -> None:
+def test_dark_narrow_and_keyboard_only(browser: Browser, here: Site) -> None:
     narrow = {"width": 360, "height": 740}
-    with Visitor(browser, viewport=narrow, color_scheme="dark") as page:
+    with BrowserPage(browser, viewport=narrow, color_scheme="dark") as page:
         page.goto(here.url)
-        expect(page.locator("#table tbody tr").first).to_be_visible(timeout=PATIENCE)
+        expect(page.locator("#table tbody tr").first).to_be_visible(timeout=TIMEOUT_MS)
         dark = background(page)
         page.keyboard.press("Tab")
         expect(page.locator(".skip")).to_be_focused()
@@ -240,46 +242,46 @@ def test_dark_narrow_and_by_keyboard_alone(browser: Browser, here: Site) -> None
         assert background(page) == dark
         page.keyboard.press("Shift+Tab")
         page.keyboard.press("Enter")  # the playground
-        drawn(page, "timeline", "#preview")
+        wait_for_figure(page, "timeline", "#preview")
         wide = page.evaluate("() => document.documentElement.scrollWidth")
         assert wide <= narrow["width"]
         page.get_by_label("Workers", exact=True).focus()
         page.keyboard.press("ArrowRight")
-        expect(page.locator("#command")).to_contain_text("--workers 9", timeout=PATIENCE)
+        expect(page.locator("#command")).to_contain_text("--workers 9", timeout=TIMEOUT_MS)
         page.locator("#stories button").nth(2).focus()
         page.keyboard.press("Space")
         expect(page.locator("#story")).to_be_visible()
-        assert low_contrast(page) == []
-        assert unnamed(page) == []
+        assert find_low_contrast(page) == []
+        assert find_unnamed_controls(page) == []
 
 
-def test_a_report_from_disk_without_a_network(browser: Browser, here: Site, tmp_path: Path) -> None:
+def test_report_from_disk_without_network(browser: Browser, here: Site, tmp_path: Path) -> None:
     names = [path for path in sorted(here.runs.iterdir()) if RunFacts(path).status == "finished"][:2]
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "README.md").write_text("# Study\n\n| a | b |\n|---|---|\n| 1 | 2 |\n")
     (tmp_path / "study" / "claims.json").write_text('[{"statement": "S", "verdict": "replicated"}]')
     file = tmp_path / "report.html"
     file.write_text(render_html_report([RunFacts(path) for path in names], [StudyPage(tmp_path / "study")]))
-    with Visitor(browser, offline=True, color_scheme="dark") as page:
+    with BrowserPage(browser, offline=True, color_scheme="dark") as page:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.goto(file.as_uri())
         for name in ("accuracy", "staleness", "gaps", "norms", "classes", "confusion", "partition"):
-            drawn(page, name)
-        drawn(page, "trajectory")
+            wait_for_figure(page, name)
+        wait_for_figure(page, "trajectory")
         three = page.locator('[data-figure="trajectory"] canvas').first
-        assert len(set(three.screenshot())) > 10  # not one colour
+        assert len(set(three.screenshot())) > 10  # more than one colour
         dark = background(page)
-        assert low_contrast(page) == []
+        assert find_low_contrast(page) == []
         page.get_by_role("button", name="Switch to the light theme").click()
         assert background(page) != dark
-        assert low_contrast(page) == []
+        assert find_low_contrast(page) == []
         page.emulate_media(media="print")
         assert page.locator("#theme").is_hidden()
         assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
 
 
-def test_serve_is_a_command_that_ends_on_ctrl_c(tmp_path: Path) -> None:
+def test_serve_command_ends_on_ctrl_c(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "straggler", "serve", "--port", "0", "--runs", str(tmp_path)]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -288,7 +290,7 @@ def test_serve_is_a_command_that_ends_on_ctrl_c(tmp_path: Path) -> None:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert re.fullmatch(r"open http://127\.0\.0\.1:\d+/\n", line)
-        with urllib.request.urlopen(line.split()[1] + "api/events") as listening:  # as an open page does
+        with urllib.request.urlopen(line.split()[1] + "api/events") as listening:  # like an open page
             assert listening.readline().startswith(b"data:")
             process.send_signal(2)
             assert process.wait(30) == 130
@@ -296,3 +298,97 @@ def test_serve_is_a_command_that_ends_on_ctrl_c(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+STRAGGLER = [sys.executable, "-m", "straggler"]
+
+
+SWEEP = """
+dataset = "digits"
+model = ["mlp(hidden=[64])", "asu-cifar"]  # the second needs larger images
+epochs = 40
+eval_every = 1
+seeds = 3
+"""
+
+
+def part(page: Page) -> int:
+    return int(page.locator("[data-study] > .progress").get_attribute("aria-valuenow") or 0)
+
+
+@pytest.mark.slow
+def test_running_sweep_is_shown_and_killed_sweep_is_lost(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "QUIET_SECONDS", 2.0)
+    (tmp_path / "wide.toml").write_text(SWEEP)
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    with serve_site(runs, results) as here, BrowserPage(browser) as page:
+        page.goto(f"{here.url}/#/studies")
+        expect(page.locator("#no-studies")).to_be_visible(timeout=TIMEOUT_MS)
+        command = [*STRAGGLER, "sweep", "wide.toml", "--jobs", "1"]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            card = page.locator('[data-study="wide"]')
+            expect(card.locator(".status-running")).to_be_visible(timeout=TIMEOUT_MS)
+            expect(card.locator(".counts")).to_contain_text("of 6 runs done", timeout=TIMEOUT_MS)
+            expect(card.locator(".counts")).to_contain_text("left", timeout=TIMEOUT_MS)
+            assert find_low_contrast(page) == [] and find_unnamed_controls(page) == []
+            before = part(page)
+            page.wait_for_function(
+                f"() => document.querySelector('[data-study] > .progress').ariaValueNow > {before + 1}"
+            )
+            expect(card.get_by_role("link", name="Runs of wide")).to_be_visible(timeout=TIMEOUT_MS)
+            page.get_by_role("link", name="Runs", exact=True).click()
+            expect(page.locator("#active-studies")).to_contain_text("wide is running", timeout=TIMEOUT_MS)
+            page.go_back()
+            card.locator(".active a").first.click()
+            wait_for_figure(page, "accuracy")
+            page.go_back()
+            process.kill()
+            process.wait()
+            expect(card.locator(".status-lost")).to_be_visible(timeout=TIMEOUT_MS)
+            expect(card.locator(".active")).to_have_count(0)
+            page.locator("#theme").click()
+            assert find_low_contrast(page) == [] and find_unnamed_controls(page) == []
+            page.set_viewport_size({"width": 360, "height": 740})
+            assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
+            card.get_by_role("link", name="Runs of wide").click()
+            expect(page.locator("#study")).to_have_value("wide")
+            expect(page.locator("#table tbody tr").first).to_be_visible()
+            page.locator("#study").focus()
+            page.locator("#study").select_option("")
+            expect(page.locator("#study")).to_be_focused()
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_reports_of_a_quick_study_and_a_run_from_disk(browser: Browser, tmp_path: Path) -> None:
+    command = [*STRAGGLER, "study", "epfl", "--quick", "--only", "one", "--jobs", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "this is a rehearsal" in done.stdout and "results/epfl-quick/README.md" in done.stdout
+    results = tmp_path / "results" / "epfl-quick"
+    first = pl.read_parquet(results / "summaries.parquet")["id"][0]
+    report([str(results)], tmp_path / "study.html")
+    report([str(tmp_path / "runs" / first)], tmp_path / "run.html")
+    with BrowserPage(browser, offline=True) as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((tmp_path / "study.html").as_uri())
+        expect(page.get_by_role("heading", name="Study epfl-quick")).to_be_visible()
+        expect(page.locator("blockquote")).to_contain_text("This is a rehearsal, not a result.")
+        expect(page.locator("td", has_text="rehearsed")).to_have_count(1)
+        expect(page.locator("td", has_text="replicated")).to_have_count(0)
+        assert find_low_contrast(page) == []
+        wide = page.locator(".document img").evaluate_all("all => all.map((one) => one.naturalWidth)")
+        assert wide and min(wide) > 100
+        page.goto((tmp_path / "run.html").as_uri())
+        for name in ("accuracy", "staleness", "timeline", "confusion", "partition"):
+            wait_for_figure(page, name)
+        assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)

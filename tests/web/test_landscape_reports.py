@@ -1,7 +1,6 @@
 """Reports in a browser without a network: the surface of a cached landscape, and studies."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -9,7 +8,7 @@ import plotly.graph_objects as go
 import polars as pl
 import pytest
 from playwright.sync_api import Browser, expect
-from web_browser import PATIENCE, Visitor, drawn, headless
+from web_testing import TIMEOUT_MS, BrowserPage, wait_for_figure
 
 from straggler.analysis.claims import Verdict
 from straggler.experiment import Experiment
@@ -90,22 +89,16 @@ def test_a_bad_grid_leaves_the_paths(pair: list[Path], damage: str) -> None:
     assert bool(trouble) == (damage != "unfinished")
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with headless() as found:
-        yield found
-
-
 @pytest.mark.slow
 def test_a_surface_is_drawn_from_disk(browser: Browser, pair: list[Path], tmp_path: Path) -> None:
     survey(*pair)
     file = tmp_path / "report.html"
     file.write_text(render_html_report([RunFacts(run) for run in pair]))
-    with Visitor(browser, offline=True) as page:
+    with BrowserPage(browser, offline=True) as page:
         page.goto(file.as_uri())
-        figure = drawn(page, "trajectory")
+        figure = wait_for_figure(page, "trajectory")
         assert figure.locator(".plot").evaluate("plot => plot.data[0].type") == "surface"
-        assert len(set(figure.locator("canvas").first.screenshot())) > 10  # not one colour
+        assert len(set(figure.locator("canvas").first.screenshot())) > 10  # more than one colour
 
 
 @pytest.mark.slow
@@ -113,11 +106,11 @@ def test_a_study_is_shown_beside_its_source(browser: Browser, tmp_path: Path) ->
     folder = shutil.copytree(RESULTS / "epfl", tmp_path / "epfl")
     file = tmp_path / "study.html"
     file.write_text(render_html_report([], [StudyPage(folder)]))
-    with Visitor(browser, offline=True) as page:
+    with BrowserPage(browser, offline=True) as page:
         page.goto(file.as_uri())
         document = page.get_by_role("article")
         claims = document.locator("table", has_text="verdict")
-        expect(claims).to_be_visible(timeout=PATIENCE)
+        expect(claims).to_be_visible(timeout=TIMEOUT_MS)
         verdicts = claims.locator("tbody tr td:nth-child(2)").all_inner_texts()
         assert "replicated" in verdicts
         assert set(verdicts) <= set(get_args(Verdict))

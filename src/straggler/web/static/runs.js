@@ -3,19 +3,21 @@
 import { known, listen } from "./api.js";
 import { element, number, progress } from "./elements.js";
 
-const COLUMNS = [
+const seconds = (row) => (typeof row.seconds !== "number" ? "–"
+  : row.engine === "simulator" ? `${number(row.seconds, 0)} s virtual` : `${number(row.seconds, 2)} s`);
+const delay = (row) => (row.delay || "none").replaceAll("seconds=", "").replace(/\.0(?!\d)/g, "");
+const COLUMNS = [  // key, heading, text, class ("wide": hidden on small screens)
   ["method", "method", (row) => row.method ?? "?"],
-  ["dataset", "data set", (row) => row.dataset ?? ""],
-  ["model", "model", (row) => row.model ?? "", "wide"],
-  ["engine", "engine", (row) => row.engine ?? "", "wide"],
-  ["workers", "workers", (row) => number(row.workers)],
-  ["delay", "delay", (row) => (row.delay || "none").replaceAll("seconds=", "").replace(/\.0(?!\d)/g, ""), "wide"],
-  ["partition", "data split", (row) => row.partition ?? "", "wide"],
-  ["lr", "lr", (row) => number(row.lr, 6), "wide"],
-  ["seed", "seed", (row) => String(row.seed ?? ""), "wide"],
   ["test_accuracy", "accuracy (%)", (row) => (row.converged === false ? "NC" : number(row.test_accuracy))],
   ["mean_staleness", "mean staleness", (row) => number(row.mean_staleness)],
-  ["seconds", "time", (row) => (row.engine === "simulator" ? `${number(row.seconds, 0)} s virtual` : `${number(row.seconds, 1)} s`), "wide"],
+  ["seconds", "time", seconds, "wide"],
+  ["workers", "workers", (row) => number(row.workers)],
+  ["dataset", "data set", (row) => row.dataset ?? ""],
+  ["model", "model", (row) => row.model ?? "", "wide"],
+  ["lr", "lr", (row) => number(row.lr, 6), "wide"],
+  ["delay", "delay", delay, "wide"],
+  ["partition", "data split", (row) => row.partition ?? "", "wide"],
+  ["seed", "seed", (row) => String(row.seed ?? ""), "wide"],
   ["started", "started", (row) => (row.started ?? "").replace("T", " ").slice(0, 16), "wide"],
 ];
 const MAX_ROWS = 400;
