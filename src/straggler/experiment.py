@@ -5,11 +5,9 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
 import tomlkit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -42,12 +40,10 @@ from straggler.config.settings import (
 )
 from straggler.core import Correction, Optimizer, Policy, Problem, Server
 from straggler.core.loop import Budget
-from straggler.core.randomness import addressed_rng
-from straggler.problems.custom_data import CustomData
-from straggler.problems.examples import ArrayExamples, Examples, ExampleSubset
+from straggler.problems.construction import build_problem
 from straggler.problems.partitions import PARTITIONS, Partition
-from straggler.problems.quadratic import QuadraticData, QuadraticProblem
-from straggler.problems.supervised import Loss, SupervisedProblem
+from straggler.problems.quadratic import QuadraticData
+from straggler.problems.supervised import LossFunction
 from straggler.record import Record
 from straggler.running.observer import Progress
 from straggler.timing import DELAYS, Durations, Law
@@ -62,7 +58,7 @@ class Experiment(BaseModel):
         "fashion-mnist", validate_default=True
     )
     model: Annotated[Any, BeforeValidator(model_of), *Text] = Field("lenet5", validate_default=True)
-    loss: Loss | None = Field(None, exclude=True)  # Python only; cross entropy
+    loss: LossFunction | None = Field(None, exclude=True)  # Python only; cross entropy
 
     method: str = Field("asgd", exclude=True)  # a name for the three that follow
     policy: Annotated[Policy, *choice(POLICIES)]
@@ -207,51 +203,18 @@ class Experiment(BaseModel):
         self, folder: Path | None = None, report: Callable[[str], None] = lambda line: None
     ) -> Problem:
         """Load the data, deal it to the workers, build the model."""
-        if isinstance(self.dataset, QuadraticData):
-            return QuadraticProblem(self.dataset, self.workers, self.batch_size, self.seed)
-        train_set, test_set, classes, shape = self._examples(folder, report)
-        if shape is None and not isinstance(self.model, CustomModel):
-            raise ValueError(f"the inputs have several parts, {self.model} takes one; give a module for them")
-        validation = None
-        if self.validation:
-            order = addressed_rng(self.seed, "validation").permutation(len(train_set))
-            kept = round(len(order) * self.validation)
-            if not 0 < kept < len(order):
-                rule = f"of {len(order):,} samples it keeps {kept:,} apart; leave some on either side"
-                raise ValueError(f"validation={self.validation}: {rule}, for example validation=0.1")
-            train_set, validation = (
-                ExampleSubset(train_set, np.sort(order[kept:])),
-                ExampleSubset(train_set, np.sort(order[:kept])),
-            )
-        parts = self.partition.split(train_set.labels, self.workers, addressed_rng(self.seed, "partition"))
-        model = (
-            self.model.source
-            if isinstance(self.model, CustomModel)
-            else partial(self.model.build, shape, len(classes))
+        return build_problem(
+            self.dataset,
+            self.model.source if isinstance(self.model, CustomModel) else self.model,
+            self.partition,
+            workers=self.workers,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            validation=self.validation,
+            loss=self.loss,
+            folder=folder,
+            report=report,
         )
-        more = {} if self.loss is None else {"loss": self.loss}
-        return SupervisedProblem(
-            model,
-            train_set,
-            test_set,
-            parts,
-            self.batch_size,
-            self.seed,
-            validation=validation,
-            classes=classes,
-            **more,
-        )
-
-    def _examples(
-        self, folder: Path | None, report: Callable[[str], None]
-    ) -> tuple[Examples, Examples, tuple[str, ...], tuple[int, ...] | None]:
-        if isinstance(self.dataset, CustomData):
-            given = self.dataset
-            return given.train, given.test, given.classes, given.shape
-        data = self.dataset.load(folder, report)
-        seen = ArrayExamples(data.inputs, data.labels, data.mean, data.std, data.augment)
-        unseen = ArrayExamples(data.test_inputs, data.test_labels, data.mean, data.std)
-        return seen, unseen, data.classes, data.shape
 
     def server(self, problem: Problem) -> Server:
         x, buffers = problem.initial_model()

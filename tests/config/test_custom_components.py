@@ -87,7 +87,7 @@ class Stripes(Partition):
     """Worker i has samples i, i + N, i + 2N, …"""
 
     name: ClassVar[str] = "stripes"
-    by_label: ClassVar[bool] = False
+    needs_labels: ClassVar[bool] = False
 
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
         return [np.arange(worker, len(labels), workers) for worker in range(workers)]
@@ -319,7 +319,7 @@ class Dealt(Partition):
     """Whatever a test wants."""
 
     name: ClassVar[str] = "dealt"
-    by_label: ClassVar[bool] = False
+    needs_labels: ClassVar[bool] = False
     parts: Any = None
 
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:

@@ -1,4 +1,4 @@
-"""A run's id tells it from every other run, and from none that is the same."""
+"""Ids: equal experiments have equal ids, different experiments have different ids."""
 
 import random
 import subprocess
@@ -26,7 +26,7 @@ def identity(**settings: Any) -> str:
     return Experiment(**settings).id
 
 
-def test_losses_of_the_same_name_are_told_apart() -> None:
+def test_different_losses_of_the_same_name_have_different_ids() -> None:
     losses = [
         nn.CrossEntropyLoss(),
         nn.CrossEntropyLoss(label_smoothing=0.5),
@@ -39,7 +39,7 @@ def test_losses_of_the_same_name_are_told_apart() -> None:
     assert identity(loss=nn.CrossEntropyLoss()) == identity(loss=nn.CrossEntropyLoss())
 
 
-def test_modules_that_compute_differently_are_told_apart() -> None:
+def test_modules_that_compute_differently_have_different_ids() -> None:
     def made(body: str) -> type[nn.Module]:
         class Net(nn.Module):
             def __init__(self) -> None:
@@ -73,7 +73,7 @@ def scaled(values: torch.Tensor) -> torch.Tensor:
 
 
 class Scaled(nn.Module):
-    """The same structure and weights, whatever it is multiplied by."""
+    """A network whose structure and weights do not depend on its factor."""
 
     def __init__(self, by: float = 1.0) -> None:
         super().__init__()
@@ -91,7 +91,9 @@ def made_around(by: float) -> type[nn.Module]:
     return Around
 
 
-def test_modules_are_told_apart_by_attributes_closures_and_globals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_id_of_a_module_depends_on_attributes_closures_and_globals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def id_of(model: Any) -> str:
         return Experiment(dataset="digits", model=model).id
 
@@ -152,11 +154,11 @@ def tied(to: int) -> nn.Module:
         (lambda: STEP, lambda: Scaled),
     ],
 )
-def test_things_are_told_apart(one: Any, other: Any) -> None:
+def test_different_objects_have_different_fingerprints(one: Any, other: Any) -> None:
     assert fingerprint(one) == fingerprint(one) != fingerprint(other)
 
 
-def test_a_frozen_layer_is_another_network() -> None:
+def test_freezing_a_layer_changes_the_fingerprint() -> None:
     whole, frozen = nn.Linear(3, 2), nn.Linear(3, 2)
     frozen.load_state_dict(whole.state_dict())
     assert fingerprint(whole) == fingerprint(frozen)
@@ -164,10 +166,10 @@ def test_a_frozen_layer_is_another_network() -> None:
     assert fingerprint(whole) != fingerprint(frozen)
 
 
-def test_what_is_used_of_ones_own_module_is_part_of_a_network(
+def test_functions_of_custom_modules_are_part_of_a_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An edited function that is reached through a module, or through a module within it."""
+    """Functions that are used through a module, or through a module inside it."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text("from mine import deep\n\ndef near(x): return x\n")
     deep = "import mine\n\ndef far(x): return x\n\ndef idle(x): return x\n"
@@ -184,10 +186,10 @@ def test_what_is_used_of_ones_own_module_is_part_of_a_network(
         seen.append(fingerprint(loss))
     assert len(set(seen)) == 3
     monkeypatch.setattr(mine.deep, "idle", lambda x: 2 * x)
-    assert fingerprint(loss) == seen[-1], "nobody uses it"
+    assert fingerprint(loss) == seen[-1], "the loss does not use it"
 
 
-def test_a_function_that_draws_from_any_generator_makes_the_same_network() -> None:
+def test_a_model_function_may_use_global_generators() -> None:
     class Masked(nn.Linear):
         def __init__(self) -> None:
             super().__init__(3, 2)
@@ -198,14 +200,37 @@ def test_a_function_that_draws_from_any_generator_makes_the_same_network() -> No
     assert torch.equal(*(problem.module.mask for problem in problems))
 
 
-def test_tied_weights_are_not_equal_weights() -> None:
+PLAIN = "def compute(x):\n    return f'{x!r:>{8}}' + str([i for i in range(3)])\n"
+COMMENTED = '''
+
+def compute( x ):
+    """Explained."""
+    # commented
+    return f"{x!r:>{8}}" + str([i
+        for i in range(3)])
+'''
+
+
+def test_a_fingerprint_depends_on_the_syntax_and_not_on_layout_comments_or_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    sources = {"plain": PLAIN, "commented": COMMENTED, "edited": PLAIN.replace("range(3)", "range(4)")}
+    for name, source in sources.items():
+        (tmp_path / f"{name}_source.py").write_text(source)
+    plain, commented, edited = (fingerprint(import_module(f"{name}_source").compute) for name in sources)
+    assert plain == commented != edited
+    assert plain == "2209779855bb", "the same in every version of Python"
+
+
+def test_tied_weights_and_equal_weights_have_different_fingerprints() -> None:
     torch.manual_seed(0)
     first = fingerprint(tied(to=0))
     torch.manual_seed(0)
     assert fingerprint(tied(to=1)) != first
 
 
-def test_a_function_that_makes_a_network_is_asked_once() -> None:
+def test_a_model_function_is_called_once_for_the_id() -> None:
     calls = []
 
     def make() -> nn.Module:
@@ -218,7 +243,7 @@ def test_a_function_that_makes_a_network_is_asked_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_module_typed_in_has_the_same_id_in_every_process_and_another_code_another() -> None:
+def test_a_module_from_standard_input_has_the_same_id_in_every_process() -> None:
     script = """
         import torch
         from torch import nn
@@ -240,18 +265,18 @@ def test_a_module_typed_in_has_the_same_id_in_every_process_and_another_code_ano
     assert id_of("1.0") == id_of("1.0") != id_of("0.1")
 
 
-def test_labels_of_another_shape_are_other_data() -> None:
+def test_the_id_depends_on_the_shape_of_the_labels() -> None:
     inputs, labels = np.zeros((6, 1, 28, 28), np.float32), np.arange(6)
-    given = [(inputs, each, inputs, each) for each in (labels, labels[:, None])]
-    assert len({Experiment(dataset=data, model="linear").id for data in given}) == 2
+    datasets = [(inputs, each, inputs, each) for each in (labels, labels[:, None])]
+    assert len({Experiment(dataset=data, model="linear").id for data in datasets}) == 2
 
 
-def test_a_model_that_cannot_be_made_is_refused_at_once() -> None:
+def test_a_model_function_that_fails_is_refused_at_once() -> None:
     with pytest.raises(InputError, match="the function that makes it fails: ZeroDivisionError"):
         Experiment(model=lambda: 1 / 0)
 
 
-def test_a_trace_is_known_by_its_content(tmp_path: Path) -> None:
+def test_the_id_depends_on_the_content_of_a_trace(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text("worker,seconds\n0,1\n1,2\n")
     first = identity(dataset="digits", workers=2, compute=f"trace('{file}')")
@@ -259,7 +284,7 @@ def test_a_trace_is_known_by_its_content(tmp_path: Path) -> None:
     assert identity(dataset="digits", workers=2, compute=f"trace('{file}')") != first
 
 
-def test_the_same_run_written_in_two_ways_has_one_id() -> None:
+def test_different_texts_of_the_same_experiment_have_one_id() -> None:
     assert identity(method="asgd") == identity(policy="asynchronous", correction="none", optimizer="sgd")
     assert identity(optimizer="adam") == identity(optimizer="adam", momentum=0)
     assert identity(optimizer="sgd(momentum=0.9)") == identity(momentum=0.9)
@@ -269,19 +294,19 @@ def test_the_same_run_written_in_two_ways_has_one_id() -> None:
         assert identity(optimizer=f"sgd(momentum=0.9, nesterov={off})") == identity(momentum=0.9)
 
 
-def test_data_of_other_content_is_another_run() -> None:
+def test_the_id_depends_on_the_values_of_the_data() -> None:
     other = (DATA[0] + 1, *DATA[1:])
     assert identity(dataset=DATA, model="linear") != identity(dataset=other, model="linear")
 
 
-def test_labels_of_any_integer_type_are_labels(tmp_path: Path) -> None:
+def test_labels_may_have_any_integer_type(tmp_path: Path) -> None:
     inputs = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     data = (inputs, np.arange(40, dtype=np.int32) % 2)
     record = Experiment(dataset=(*data, *data), model="linear", workers=2, epochs=1).run(tmp_path, jobs=1)
     assert record.summary["test_accuracy"] is not None
 
 
-def test_a_mask_of_infinities_stays_one(tmp_path: Path) -> None:
+def test_a_buffer_may_contain_infinities(tmp_path: Path) -> None:
     class Masked(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -295,7 +320,7 @@ def test_a_mask_of_infinities_stays_one(tmp_path: Path) -> None:
     assert record.weights()["mask"].tolist() == [0.0, -float("inf"), float("inf")]
 
 
-def test_gap_awareness_survives_a_rate_of_zero(tmp_path: Path) -> None:
+def test_gap_aware_works_with_a_learning_rate_of_zero(tmp_path: Path) -> None:
     ending = {"epochs": 5, "schedule": "cosineannealing(T_max=2)", "correction": "gap-aware", "workers": 4}
     for optimizer in ("sgd", "adam"):
         experiment = Experiment(dataset="mixture(samples=200)", model="linear", optimizer=optimizer, **ending)

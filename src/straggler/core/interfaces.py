@@ -21,39 +21,42 @@ Split = Literal["train", "validation", "test"]
 
 @dataclass(frozen=True)
 class EvaluationChunk:
-    """What one part of an evaluation found."""
+    """The result of evaluating one part of a split."""
 
     loss: float  # summed over the samples
     samples: int
-    predictions: NDArray[np.int64] | None = None  # None where there are no classes
-    varied: bool = True  # the outputs are not all the same
+    predictions: NDArray[np.int64] | None = None  # class numbers; None if the outputs are not class scores
+    targets: NDArray[np.int64] | None = None  # the true classes
+    varied: bool = True  # whether different inputs have different outputs
 
 
 class Problem(Protocol):
-    """What is minimised. Everything it answers is a function of the arguments and the seed."""
+    """An objective to minimise. Every result is a function of the arguments and the seed alone."""
 
     samples: int  # size of the training set: one epoch
-    classes: tuple[str, ...]  # empty where there are none
+    classes: tuple[str, ...]  # names; empty for a regression
+    is_lazy: bool  # whether reading the training set may be slow
 
     def initial_model(self) -> tuple[Tensor, Tensor]:
-        """The first model and its buffers."""
+        """Return the first model and its buffers."""
 
     def batch_samples(self, worker: int, index: int) -> int:
-        """How many samples a worker's batch has."""
+        """Return the number of samples in a worker's batch."""
 
     def count_batches(self, worker: int) -> int:
-        """How many batches one pass over a worker's own data has."""
+        """Return the number of batches in one pass over a worker's samples."""
 
-    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient: ...
+    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
+        """Return the gradient of a worker's batch at model `x`."""
 
-    def count_chunks(self, split: Split) -> int: ...
+    def count_chunks(self, split: Split) -> int:
+        """Return the number of chunks in which a split is evaluated; 0 if there is no such split."""
 
-    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> EvaluationChunk: ...
-
-    def labels(self, split: Split) -> NDArray[np.int64] | None: ...
+    def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> EvaluationChunk:
+        """Evaluate the model on one chunk of a split."""
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        """The model by name, as its owner would load it."""
+        """Return the model's tensors by name, as `nn.Module.load_state_dict` takes them."""
 
 
 class Engine(Protocol):

@@ -1,75 +1,95 @@
 """Custom data: tensors, arrays or Datasets that a user passes in Python."""
 
-from typing import Any, ClassVar
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from straggler.config.fingerprints import fingerprint
-from straggler.core.randomness import addressed_rng
-from straggler.problems.examples import ArrayExamples, DatasetExamples, Examples
+from straggler.problems.downloads.sources import ReportFunction
+from straggler.problems.examples import ArrayExamples, DatasetExamples, Examples, find_class_names
 
-PROBES = 64  # items of a Dataset that are looked at to tell it from another
+INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64}
 
 
 class CustomData:
-    """(inputs, labels, test inputs, test labels) as tensors or arrays, in pairs or not; or two Datasets."""
+    """A training set and a test set, as two Datasets or as arrays; no item of a Dataset is read here.
 
-    mark: ClassVar[str] = "given("  # in its text, and in no other's
+    Arrays come as (inputs, labels, test_inputs, test_labels) or in two pairs.
+    """
+
+    mark: ClassVar[str] = "given("  # begins the text of custom data, and of nothing else
 
     def __init__(self, parts: tuple[Any, ...] | list[Any]) -> None:
         if len(parts) == 2 and all(isinstance(part, tuple) and len(part) == 2 for part in parts):
             parts = (*parts[0], *parts[1])  # (inputs, labels), (test inputs, test labels)
+        self.train: Examples
+        self.test: Examples
         if len(parts) == 4:
-            arrays = [as_array(part) for part in parts]
-            if len(arrays[0]) != len(arrays[1]) or len(arrays[2]) != len(arrays[3]):
-                raise ValueError(f"inputs and labels differ in number: {[len(array) for array in arrays]}")
-            self.train: Examples = ArrayExamples(arrays[0], arrays[1])
-            self.test: Examples = ArrayExamples(arrays[2], arrays[3])
+            arrays = [convert_to_array(part) for part in parts]
+            lengths = [len(array) for array in arrays]
+            if lengths[0] != lengths[1] or lengths[2] != lengths[3]:
+                raise ValueError(f"Inputs and labels must have the same lengths, got {lengths}")
+            self.train = ArrayExamples(arrays[0], arrays[1])
+            self.test = ArrayExamples(arrays[2], arrays[3])
             self.fingerprint = fingerprint(*arrays)
         elif len(parts) == 2:
             self.train, self.test = DatasetExamples(parts[0]), DatasetExamples(parts[1])
-            self.fingerprint = fingerprint(*(probe(examples) for examples in (self.train, self.test)))
+            self.fingerprint = fingerprint(*parts)
         else:
             raise ValueError(
-                f"the data have {len(parts)} of the parts that they need: give (train, test) "
-                f"or (inputs, labels, test_inputs, test_labels)"
+                f"Custom data must be (train, test) or (inputs, labels, test_inputs, test_labels), "
+                f"got {len(parts)} part{'s' * (len(parts) != 1)}"
             )
         if not len(self.train) or not len(self.test):
-            raise ValueError("the training set and the test set must not be empty")
+            raise ValueError("The training set and the test set must not be empty")
 
     def __str__(self) -> str:
         return f"{self.mark}{self.fingerprint})"
 
+    def load(self, folder: Path | None, report: ReportFunction) -> Self:
+        """Return itself: custom data need no download."""
+        return self
+
+    @cached_property
+    def first_example(self) -> tuple[Any, Any]:
+        """A batch of one training example."""
+        if isinstance(self.train, DatasetExamples):
+            self.train.check_first_item()
+        return self.train.fetch(np.array([0]))
+
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Of an input; none if it has several parts."""
-        inputs, _ = self.train.fetch(np.array([0]))
+        """The shape of one input, or None if inputs are not single tensors."""
+        inputs, _ = self.first_example
         return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """Integer labels are classes; anything else is a regression."""
-        labels = self.train.labels
-        if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+    def classes(self) -> tuple[str, ...] | None:
+        """Class names: empty if targets are not integers, None if only the items tell how many there are."""
+        _, targets = self.first_example
+        if not isinstance(targets, Tensor) or targets.dim() != 1 or targets.dtype not in INTEGERS:
             return ()
-        return tuple(str(number) for number in range(int(max(labels.max(), self.test.labels.max())) + 1))
+        if isinstance(self.train, DatasetExamples) and (names := find_class_names(self.train.dataset)):
+            return names
+        known = [examples.known_labels for examples in (self.train, self.test)]
+        labels = [found for found in known if found is not None]
+        if len(labels) < 2:
+            return None
+        return tuple(str(number) for number in range(1 + max(int(found.max()) for found in labels)))
 
 
-def as_array(part: Any) -> NDArray[Any]:
+def convert_to_array(part: Any) -> NDArray[Any]:
+    """Return an array of examples; integer labels become int64, which torch's losses require."""
     try:
         array = part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
     except TypeError:
-        raise ValueError(f"the data are {part.dtype}, which numpy has not; give them as float32") from None
+        raise ValueError(f"Unsupported dtype {part.dtype}. Convert the data to float32") from None
     if not array.ndim:
-        raise ValueError(f"{part!r} is no set of examples; give tensors or arrays with an item for each")
-    whole = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
-    return array.astype(np.int64) if whole else array  # labels, as torch wants them
-
-
-def probe(examples: DatasetExamples) -> tuple[Any, ...]:
-    """Its length and items spread over it: enough to tell most Datasets apart, and never the whole of one."""
-    chosen = np.unique(np.linspace(0, len(examples) - 1, PROBES).astype(int))
-    inputs, _ = examples.fetch(chosen, lambda: addressed_rng(0, "probe"))
-    return len(examples), examples.labels, inputs
+        raise ValueError(f"Data must be tensors or arrays with one item per example, got {part!r}")
+    is_label = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
+    return array.astype(np.int64) if is_label else array

@@ -17,6 +17,7 @@ from straggler.core.randomness import addressed_rng
 from straggler.problems.downloads.cache import DataSetStatus, inspect_cache, load_published
 from straggler.problems.downloads.published import CIFAR10, FASHION_MNIST, MNIST, Array, PublishedData
 from straggler.problems.downloads.sources import DebianSource, NpmSource, ReportFunction, Source, WebSource
+from straggler.problems.examples import ArrayExamples
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,16 @@ class DataArrays:
     def shape(self) -> tuple[int, ...]:
         """The shape of one input."""
         return tuple(self.inputs.shape[1:])
+
+    @property
+    def train(self) -> ArrayExamples:
+        """The training set."""
+        return ArrayExamples(self.inputs, self.labels, self.mean, self.std, self.augment)
+
+    @property
+    def test(self) -> ArrayExamples:
+        """The test set; it is never augmented."""
+        return ArrayExamples(self.test_inputs, self.test_labels, self.mean, self.std)
 
 
 class DataSet(CatalogueEntry):

@@ -1,4 +1,4 @@
-"""Examples fetched by number: arrays normalised per batch, or any map-style Dataset."""
+"""Examples fetched by number: arrays that are normalised per batch, or any map-style Dataset."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,48 +8,68 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from straggler.core.randomness import preserve_global_generators, seed_global_generators
+from straggler.problems.downloads.sources import ReportFunction
 
-PADDING = 4  # pixels around an image before it is cropped again
+PADDING = 4  # pixels around an image before it is cropped
 
-Address = Callable[[], np.random.Generator]  # asked only where something is random
+Labels = NDArray[Any]
+MakeGenerator = Callable[[], np.random.Generator]  # called only if the examples need random numbers
 
 
 class Examples(Protocol):
     """Samples that can be fetched by number."""
 
     @property
-    def labels(self) -> NDArray[Any]: ...
+    def is_lazy(self) -> bool:
+        """Whether fetching a sample runs code of the user, which may read files or be slow."""
+
+    @property
+    def known_labels(self) -> Labels | None:
+        """The labels, if they are known without fetching the samples."""
 
     def __len__(self) -> int: ...
 
-    def fetch(self, chosen: NDArray[np.int64], address: Address | None = None) -> tuple[Tensor, Any]:
-        """Inputs and targets; with an address, as seen in training (augmented)."""
+    def fetch(self, chosen: NDArray[np.int64], generator: MakeGenerator | None = None) -> tuple[Tensor, Any]:
+        """Return inputs and targets; with a generator, as seen in training (augmented)."""
+
+
+def read_labels(examples: Examples, reason: str, report: ReportFunction) -> Labels:
+    """Return all labels. If they are not known, fetch every sample and tell the user why that takes time."""
+    if examples.known_labels is not None:
+        return examples.known_labels
+    remedy = "give the Dataset a `targets` attribute to avoid this"
+    report(f"Reading the targets of all {len(examples):,} samples because {reason}; {remedy}.")
+    return np.asarray([np.asarray(examples.fetch(np.array([i]))[1][0]) for i in range(len(examples))])
 
 
 @dataclass(frozen=True)
 class ArrayExamples:
-    """Arrays: uint8 images are scaled to [0, 1] and normalised per channel, the rest is used as it is."""
+    """Arrays: uint8 images are scaled to [0, 1] and normalised per channel; other inputs are used as is."""
 
     inputs: NDArray[Any]
-    labels: NDArray[Any]
+    known_labels: Labels
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     augment: bool = False
+    is_lazy: bool = False
 
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def fetch(self, chosen: NDArray[np.int64], address: Address | None = None) -> tuple[Tensor, Tensor]:
+    def fetch(
+        self, chosen: NDArray[np.int64], generator: MakeGenerator | None = None
+    ) -> tuple[Tensor, Tensor]:
         inputs = self.inputs[chosen]
-        if self.augment and address is not None:
-            inputs = crop_and_flip(inputs, address())
-        targets = torch.from_numpy(np.asarray(self.labels[chosen]))
-        return self._normalised(torch.from_numpy(inputs)), targets
+        if self.augment and generator is not None:
+            inputs = crop_and_flip(inputs, generator())
+        return self._normalise(torch.from_numpy(inputs)), torch.from_numpy(
+            np.asarray(self.known_labels[chosen])
+        )
 
-    def _normalised(self, inputs: Tensor) -> Tensor:
+    def _normalise(self, inputs: Tensor) -> Tensor:
         if inputs.dtype != torch.uint8:
             return inputs
         shape = (1, -1) + (1,) * (inputs.dim() - 2)
@@ -58,7 +78,7 @@ class ArrayExamples:
 
 
 def crop_and_flip(images: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    """Each image moved by up to four pixels, and mirrored or not. He et al. 2016."""
+    """Shift each image by up to four pixels and mirror half of them (He et al. 2016)."""
     count, _, height, width = images.shape
     padded = np.pad(images, ((0, 0), (0, 0), (PADDING, PADDING), (PADDING, PADDING)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(2, 3))
@@ -69,52 +89,81 @@ def crop_and_flip(images: NDArray[Any], rng: np.random.Generator) -> NDArray[Any
 
 
 class DatasetExamples:
-    """A map-style torch Dataset of (input, target) pairs; its random transforms are seeded by address."""
+    """A map-style torch Dataset of (input, target) pairs. Its random transforms are seeded per batch."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise ValueError(
+                f"{type(dataset).__name__} is not a map-style Dataset: it must have __len__ and __getitem__. "
+                "Pass the Dataset itself (not a DataLoader), or tensors"
+            )
         self.dataset = dataset
-        check_pairs(dataset)
-        targets = getattr(dataset, "targets", None)
-        if targets is None:
-            targets = [dataset[number][1] for number in range(len(self))]
-        self.labels = np.asarray(targets)
+        self.is_lazy = type(dataset) is not TensorDataset
+
+    @property
+    def known_labels(self) -> Labels | None:
+        return find_labels(self.dataset)
 
     def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]
+        return len(self.dataset)
 
-    def fetch(self, chosen: NDArray[np.int64], address: Address | None = None) -> tuple[Tensor, Any]:
-        seed = 0 if address is None else int(address().integers(2**32))
-        with preserve_global_generators():  # random transforms draw from them
+    def fetch(self, chosen: NDArray[np.int64], generator: MakeGenerator | None = None) -> tuple[Tensor, Any]:
+        seed = 0 if generator is None else int(generator().integers(2**32))
+        with preserve_global_generators():  # random transforms draw from the global generators
             seed_global_generators(seed)
             inputs, targets = default_collate([self.dataset[int(number)] for number in chosen])
         return inputs, targets
 
+    def check_first_item(self) -> None:
+        """Raise unless the first item is a pair (input, target)."""
+        rule = f"{type(self.dataset).__name__}[0] must return (input, target)"
+        try:
+            with preserve_global_generators():
+                item = self.dataset[0]
+        except Exception as error:
+            raise ValueError(f"{rule}, but it raised {type(error).__name__}: {error}") from error
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise ValueError(f"{rule}, got {type(item).__name__}")
 
-def check_pairs(dataset: Any) -> None:
-    """Its first item, so that what is no map-style Dataset of pairs is refused before it is used."""
-    kind = type(dataset).__name__
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        rule = "a Dataset must have a length and items by number (map-style)"
-        raise ValueError(f"{kind}: {rule}; give what a DataLoader is made of, or tensors")
-    if not len(dataset):
-        return  # said of all data that are empty
-    try:
-        with preserve_global_generators():
-            _, _ = dataset[0]
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{kind}: its first item is no pair (input, target) ({said}); mend it") from error
+
+def find_labels(dataset: Any) -> Labels | None:
+    """Return the labels that a Dataset has as an attribute (`targets` or `labels`, as in torchvision)."""
+    if type(dataset) is TensorDataset:
+        return np.asarray(dataset.tensors[-1])
+    if type(dataset) is Subset:
+        labels = find_labels(dataset.dataset)
+        return None if labels is None else labels[np.asarray(dataset.indices)]
+    for name in ("targets", "labels"):
+        labels = getattr(dataset, name, None)
+        if isinstance(labels, Sequence | np.ndarray | Tensor) and len(labels) == len(dataset):
+            return np.asarray(labels)
+    return None
+
+
+def find_class_names(dataset: Any) -> tuple[str, ...] | None:
+    """Return the class names that a Dataset has as an attribute (`classes` or `num_classes`)."""
+    names = getattr(dataset, "classes", getattr(dataset, "num_classes", None))
+    if isinstance(names, list | tuple):
+        return tuple(map(str, names))
+    if isinstance(names, int):
+        return tuple(map(str, range(names)))
+    return find_class_names(dataset.dataset) if type(dataset) is Subset else None
 
 
 class ExampleSubset:
-    """Some of the examples, numbered anew (a validation split)."""
+    """Some of the examples, renumbered from 0 (a validation split)."""
 
     def __init__(self, examples: Examples, chosen: Sequence[int] | NDArray[np.int64]) -> None:
         self.examples, self.chosen = examples, np.asarray(chosen)
-        self.labels = np.asarray(examples.labels)[self.chosen]
+        self.is_lazy = examples.is_lazy
+
+    @property
+    def known_labels(self) -> Labels | None:
+        labels = self.examples.known_labels
+        return None if labels is None else labels[self.chosen]
 
     def __len__(self) -> int:
         return len(self.chosen)
 
-    def fetch(self, chosen: NDArray[np.int64], address: Address | None = None) -> tuple[Tensor, Any]:
-        return self.examples.fetch(self.chosen[chosen], address)
+    def fetch(self, chosen: NDArray[np.int64], generator: MakeGenerator | None = None) -> tuple[Tensor, Any]:
+        return self.examples.fetch(self.chosen[chosen], generator)

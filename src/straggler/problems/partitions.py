@@ -17,7 +17,7 @@ Labels = NDArray[Any]
 class Partition(CatalogueEntry):
     """A way to deal the samples of a training set to workers; all but `shared` are disjoint."""
 
-    by_label: ClassVar[bool] = True  # whether it looks at the labels
+    needs_labels: ClassVar[bool] = True
 
     def split(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
         """Each worker's samples, never none."""
@@ -27,7 +27,7 @@ class Partition(CatalogueEntry):
             rule = f"the partition {self} needs at least {self.least()} per worker"
             remedy = f"use at most {len(labels) // self.least()} workers, more samples, or shared"
             raise ValueError(f"{workers} workers for {len(labels)} samples: {rule}; {remedy}")
-        if self.by_label and np.ndim(labels) != 1:
+        if self.needs_labels and np.ndim(labels) != 1:
             rule = f"the partition {self} deals by one label per sample"
             raise ValueError(f"the targets have {np.ndim(labels)} dimensions: {rule}; use iid or shared")
         dealt = self.deal(np.asarray(labels), workers, rng)
@@ -56,7 +56,7 @@ class Shared(Partition):
     """Every worker sees everything."""
 
     name = "shared"
-    by_label = False
+    needs_labels = False
 
     def least(self) -> int:
         """Nothing is dealt out, so any number of workers will do."""
@@ -73,7 +73,7 @@ class Iid(Partition):
     """Random disjoint parts whose sizes differ by at most one."""
 
     name = "iid"
-    by_label = False
+    needs_labels = False
 
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
         """A permutation in equal pieces."""

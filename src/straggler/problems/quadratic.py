@@ -4,7 +4,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
@@ -19,6 +18,7 @@ class QuadraticProblem:
     """Worker i minimises ½ Σⱼ λⱼ (xⱼ − bᵢⱼ)², with gradient noise; together, their optimum is mean(bᵢ)."""
 
     classes: tuple[str, ...] = ()
+    is_lazy = False
 
     def __init__(self, shape: "QuadraticData", workers: int, batch_size: int, seed: int) -> None:
         self.noise, self.batch_size, self.seed = shape.noise, batch_size, seed
@@ -59,9 +59,6 @@ class QuadraticProblem:
         away = x - self.optimum
         return EvaluationChunk(0.5 * float((self.curvature * away) @ away), 1)
 
-    def labels(self, split: Split) -> NDArray[np.int64] | None:
-        return None
-
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         return {"x": x}
 
@@ -70,6 +67,7 @@ class NullProblem:
     """A problem whose gradients cost nothing: what is left is the loop, the server and the clock."""
 
     classes: tuple[str, ...] = ()
+    is_lazy = False
     samples = 10**9  # so that no epoch ends
 
     def __init__(self, size: int = 1) -> None:
@@ -93,9 +91,6 @@ class NullProblem:
 
     def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> EvaluationChunk:
         return EvaluationChunk(0.0, 1)
-
-    def labels(self, split: Split) -> None:
-        return None
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         return {}

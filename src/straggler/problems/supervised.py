@@ -1,4 +1,4 @@
-"""A model, data and a loss as gradients of one flat vector."""
+"""Supervised problem: a model, data and a loss, seen as gradients of one flat vector."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -21,15 +21,19 @@ from straggler.core.randomness import (
 )
 from straggler.problems.examples import Examples
 
-Loss = Callable[[Tensor, Any], Tensor]
-CHUNK = 500  # samples evaluated at once: fixed, so that a sum over chunks is the same on any number of cores
-TYPES = {torch.float16, torch.float32, torch.float64}  # that numpy has too
-CACHED_ORDERS = 256  # shuffles kept: one per worker and pass
+LossFunction = Callable[[Tensor, Any], Tensor]
+MakeModule = Callable[[], nn.Module]
+EVALUATION_CHUNK = 500  # samples; fixed, so that a sum over chunks does not depend on the number of cores
+TRAINABLE_TYPES = {torch.float16, torch.float32, torch.float64}
+CACHED_ORDERS = 256  # shuffled orders in memory: one per worker and pass
 
 
 @contextmanager
 def use_one_thread() -> Iterator[None]:
-    """Gradients use one thread each (cores are spent across gradients) and leave the process as it was."""
+    """Compute with one thread, and restore the number of threads and the global generators afterwards.
+
+    Several gradients are computed at the same time, so each must use one core only.
+    """
     threads = torch.get_num_threads()
     with preserve_global_generators():
         torch.set_num_threads(1)
@@ -39,77 +43,78 @@ def use_one_thread() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def shuffled(seed: int, parts: Sequence[NDArray[np.int64]], worker: int, passes: int) -> NDArray[np.int64]:
-    """A worker's samples in the order of this pass."""
-    return addressed_rng(seed, "batches", worker, passes).permutation(parts[worker])
+def shuffle_part(seed: int, parts: Sequence[NDArray[np.int64]], worker: int, epoch: int) -> NDArray[np.int64]:
+    """Return a worker's samples in the order of one pass over them."""
+    return addressed_rng(seed, "batches", worker, epoch).permutation(parts[worker])
 
 
-def described(part: Any) -> str:
-    """Of what size and type it is."""
-    return f"{tuple(part.shape)} {part.dtype}" if isinstance(part, Tensor) else type(part).__name__
+def describe_value(value: Any) -> str:
+    """Return the shape and type of a value for an error message."""
+    return f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
 
 
 class SupervisedProblem:
-    """Any nn.Module, any loss, examples dealt to workers."""
+    """The problem of training an nn.Module with a loss on examples that are partitioned among workers.
+
+    `classes` are the names of the classes: empty for a regression, None to count the module's outputs.
+    """
 
     def __init__(
         self,
-        model: nn.Module | Callable[[], nn.Module],
+        model: nn.Module | MakeModule,
         train: Examples,
         test: Examples,
         parts: Sequence[NDArray[np.int64]],
         batch_size: int,
         seed: int,
         validation: Examples | None = None,
-        loss: Loss = F.cross_entropy,
-        classes: tuple[str, ...] = (),
+        loss: LossFunction | None = None,
+        classes: tuple[str, ...] | None = (),
     ) -> None:
-        self.model, self.loss, self.classes = model, loss, classes
+        self.model, self.loss = model, loss or F.cross_entropy
         self.splits: dict[str, Examples] = {"train": train, "test": test}
         if validation is not None:
             self.splits["validation"] = validation
         self.parts, self.batch_size, self.seed = parts, batch_size, seed
-        self.samples = len(train)
+        self.samples, self.is_lazy = len(train), train.is_lazy
         self._prepare()
+        self.classes = self._count_outputs() if classes is None else classes
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("model", "loss", "classes", "splits", "parts", "batch_size", "seed", "samples")
-        return {key: self.__dict__[key] for key in kept}
+        return {key: value for key, value in vars(self).items() if key != "module" and key[0] != "_"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         self._prepare()
 
     def _prepare(self) -> None:
-        """Build the module on one flat vector: its parameters and their gradients are views."""
+        """Build the module; its parameters and their gradients become views of two flat vectors."""
         with preserve_global_generators():
             seed_global_generators(torch_seed(self.seed, "weights"))
             self.module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
-        if not self.module.training:  # it was used, and is to be trained; parts that are frozen stay so
+        if not self.module.training:  # a used module; if only parts of it are in evaluation mode, they stay
             self.module.train()
         self._modes = [(part, part.training) for part in self.module.modules()]
         parameters = [p for p in self.module.parameters() if p.requires_grad]
-        if len(kinds := {p.dtype for p in parameters}) != 1 or not kinds <= TYPES:
-            found = ", ".join(sorted(map(str, kinds))) or "none"
+        if len(types := {p.dtype for p in parameters}) != 1 or not types <= TRAINABLE_TYPES:
+            found = ", ".join(sorted(map(str, types))) or "none"
             raise ValueError(
-                f"the trainable parameters are {found}; there must be some, all float32 (or 16, or 64)"
+                f"The model must have trainable parameters of one type (float32, float16 or float64), "
+                f"got {found}"
             )
         self._flat = torch.cat([p.detach().reshape(-1) for p in parameters])
         self._first = self._flat.clone()
         self._gradient = torch.zeros_like(self._flat)
-        for parameter, view, slope in zip(
-            parameters,
-            self._views(self._flat, parameters),
-            self._views(self._gradient, parameters),
-            strict=True,
-        ):
-            parameter.data, parameter.grad = view, slope
+        sizes = [p.numel() for p in parameters]
+        pairs = zip(torch.split(self._flat, sizes), torch.split(self._gradient, sizes), strict=True)
+        for parameter, (value, gradient) in zip(parameters, pairs, strict=True):
+            parameter.data, parameter.grad = value.view(parameter.shape), gradient.view(parameter.shape)
         self._find_buffers()
-        # of no method of this object, which would then hold itself, and the data with it
-        self._order = lru_cache(CACHED_ORDERS)(partial(shuffled, self.seed, self.parts))
+        # A cached method would refer to this object, which would keep the data alive.
+        self._order = lru_cache(CACHED_ORDERS)(partial(shuffle_part, self.seed, self.parts))
 
     def _find_buffers(self) -> None:
-        """Where they are; what would lose digits on its way is refused."""
+        """Find the places of all buffers; raise if a buffer would lose digits in a message."""
         self._slots = [
             (part._buffers, name)
             for part in self.module.modules()
@@ -119,14 +124,9 @@ class SupervisedProblem:
         for (_, name), buffer in zip(self._slots, self._buffers(), strict=True):
             if not torch.equal(buffer.to(self._flat.dtype).to(buffer.dtype), buffer):
                 raise ValueError(
-                    f"buffer {name!r} ({buffer.dtype}) has values that {self._flat.dtype}, as which buffers "
-                    f"travel, cannot hold; make it a plain attribute"
+                    f"Buffer {name!r} ({buffer.dtype}) has values that {self._flat.dtype} cannot represent. "
+                    f"Buffers travel in the type of the parameters; make it a plain attribute"
                 )
-
-    @staticmethod
-    def _views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-        parts = torch.split(flat, [p.numel() for p in parameters])
-        return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
 
     def initial_model(self) -> tuple[Tensor, Tensor]:
         return self._first.clone(), self._read_buffers()
@@ -139,10 +139,10 @@ class SupervisedProblem:
         return min(self.batch_size, len(self.parts[worker]) - start)
 
     def batch(self, worker: int, index: int) -> NDArray[np.int64]:
-        """Which training samples: every pass over the worker's data is shuffled anew."""
-        passes, position = divmod(index, self.count_batches(worker))
+        """Return the training samples of a batch. Every pass over a worker's samples has its own order."""
+        epoch, position = divmod(index, self.count_batches(worker))
         start = position * self.batch_size
-        return self._order(worker, passes)[start : start + self.batch_size]
+        return self._order(worker, epoch)[start : start + self.batch_size]
 
     def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
         self._load(x, buffers)
@@ -157,9 +157,10 @@ class SupervisedProblem:
         return Gradient(self._gradient.clone(), loss.item(), self._read_buffers())
 
     def try_out(self) -> None:
-        """The model and the loss on a small batch, so that what cannot work is refused before it runs."""
-        labels = self.splits["train"].labels
-        chosen = np.array([labels.argmin(), labels.argmax()]) if labels.ndim == 1 else np.arange(2)
+        """Compute the loss of two samples, and raise if model, data and loss do not fit together."""
+        labels = self.splits["train"].known_labels
+        extremes = labels is not None and labels.ndim == 1  # the largest label may have no output
+        chosen = np.array([labels.argmin(), labels.argmax()]) if extremes else np.arange(2)  # type: ignore[union-attr]
         inputs, targets = self.splits["train"].fetch(chosen[: self.batch_size] % self.samples)
         buffers = self._read_buffers()
         try:
@@ -169,53 +170,69 @@ class SupervisedProblem:
                 torch.as_tensor(loss).item()
         except Exception as error:
             raise ValueError(
-                f"the model and the loss fail on a small batch: {str(error).splitlines()[0]} "
-                f"(inputs {described(inputs)}, targets {described(targets)}); let them fit"
+                f"The model or the loss fails on a small batch: {str(error).splitlines()[0]} "
+                f"(inputs {describe_value(inputs)}, targets {describe_value(targets)})"
             ) from error
         finally:
             self._load(self._first, buffers)
         if not isinstance(loss, Tensor) or not loss.requires_grad:
             raise ValueError(
-                f"the loss is {described(loss)}, which leads back to no parameter; "
-                f"let it return the tensor it computes, without item() or detach()"
+                f"The loss must depend on the model's parameters, got {describe_value(loss)}. "
+                f"Return the loss tensor (no item() or detach())"
             )
         if self.loss is F.cross_entropy and (outputs.dim() < 2 or outputs.shape[1] == 1):
             raise ValueError(
-                "the model has one output, of which the cross entropy says nothing; "
-                "give it one for each class, or another loss, such as loss=torch.nn.functional.mse_loss"
+                "The model has one output, whose cross entropy is always 0. "
+                "Give it one output per class, or pass a loss such as loss=torch.nn.functional.mse_loss"
             )
 
     def count_chunks(self, split: Split) -> int:
-        return -(-len(self.splits[split]) // CHUNK) if split in self.splits else 0
+        return -(-len(self.splits[split]) // EVALUATION_CHUNK) if split in self.splits else 0
 
     def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> EvaluationChunk:
-        """Loss and predicted classes of one chunk, in evaluation mode."""
+        """Return the loss and the predicted classes of one chunk, computed in evaluation mode."""
         self._load(x, buffers)
         examples = self.splits[split]
-        chosen = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, len(examples)))
+        chosen = np.arange(chunk * EVALUATION_CHUNK, min((chunk + 1) * EVALUATION_CHUNK, len(examples)))
         inputs, targets = examples.fetch(chosen)
+        with self._evaluation_mode():
+            outputs = self.module(inputs)
+            loss = float(self.loss(outputs, targets)) * len(chosen)
+        if not self._are_scores(outputs):
+            return EvaluationChunk(loss, len(chosen))
+        varied = len(chosen) < 2 or bool((outputs != outputs[:1]).any())
+        return EvaluationChunk(loss, len(chosen), outputs.argmax(dim=1).numpy(), targets.numpy(), varied)
+
+    @contextmanager
+    def _evaluation_mode(self) -> Iterator[None]:
         self.module.eval()
         try:
             with torch.no_grad():
-                outputs = self.module(inputs)
-                loss = float(self.loss(outputs, targets)) * len(chosen)
+                yield
         finally:
             for part, training in self._modes:
                 part.training = training
-        if not self._scores(outputs):
-            return EvaluationChunk(loss, len(chosen))
-        varied = len(chosen) < 2 or bool((outputs != outputs[:1]).any())
-        return EvaluationChunk(loss, len(chosen), outputs.argmax(dim=1).numpy(), varied)
 
-    def _scores(self, outputs: Any) -> bool:
-        """Whether an output is a score for every class, the largest of which is a prediction."""
+    def _are_scores(self, outputs: Any) -> bool:
+        """Return whether outputs hold a score per class, so that the largest score is a prediction."""
         classes = len(self.classes)
         return (
             classes > 0 and isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] >= classes
         )
 
-    def labels(self, split: Split) -> NDArray[np.int64] | None:
-        return self.splits[split].labels if self.classes and split in self.splits else None
+    def _count_outputs(self) -> tuple[str, ...]:
+        """Return one class name per output of the module, found by evaluating one sample."""
+        inputs, _ = self.splits["train"].fetch(np.array([0]))
+        buffers = self._read_buffers()
+        try:
+            with preserve_global_generators(), self._evaluation_mode():
+                outputs = self.module(inputs)
+        except Exception:  # try_out() reports it
+            return ()
+        finally:
+            self._load(self._first, buffers)
+        scores = isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] > 1
+        return tuple(map(str, range(outputs.shape[1]))) if scores else ()
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         self._load(x, buffers)
@@ -235,6 +252,6 @@ class SupervisedProblem:
         return torch.cat([b.detach().reshape(-1).to(self._first.dtype) for b in self._buffers()])
 
     def _buffers(self) -> list[Tensor]:
-        """The buffers as they are now: a module may have put others in their place."""
+        """Return the buffers as they are now: a module may replace the tensors."""
         found = (slots[name] for slots, name in self._slots)
         return [torch.view_as_real(b) if b.is_complex() else b for b in found if b is not None]

@@ -18,7 +18,7 @@ class Evaluation:
         self, compute: GradientComputer, x: Tensor, buffers: Tensor, splits: Iterable[Split]
     ) -> None:
         self.compute = compute
-        self.predictions: dict[Split, NDArray[np.int64]] = {}
+        self.predictions: dict[Split, NDArray[np.int64]] = {}  # true classes and predicted classes
         self._tasks = {split: compute.evaluation_tasks(x, buffers, split) for split in splits}
         self._upcoming = chain.from_iterable(self._tasks.values())
 
@@ -43,12 +43,11 @@ class Evaluation:
             return {}
         samples = sum(chunk.samples for chunk in chunks)
         scores = {f"{split}_loss": sum(chunk.loss for chunk in chunks) / samples}
-        labels = self.compute.problem.labels(split)
-        predictions = [chunk.predictions for chunk in chunks if chunk.predictions is not None]
-        if labels is not None and predictions:  # outputs need not be scores of classes
-            found = np.concatenate(predictions)
-            scores[f"{split}_accuracy"] = 100 * float(np.mean(found == labels))
-            self.predictions[split] = found
+        predicted = [(chunk.targets, chunk.predictions) for chunk in chunks if chunk.predictions is not None]
+        if predicted:
+            targets, predictions = (np.concatenate(arrays) for arrays in zip(*predicted, strict=True))
+            scores[f"{split}_accuracy"] = 100 * float(np.mean(predictions == targets))
+            self.predictions[split] = np.stack([targets, predictions])
         return scores
 
     def _next(self) -> ComputeTask | None:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ RECENT_ARRIVALS = 60  # whose staleness is shown
 MOST_WORKERS = 64  # whose state is shown
 ROUNDING = 1e-9  # 1.0 // 0.1 is 9
 RECENT = 0.02  # weight of the latest loss in the running mean that is shown
+
+TrainMetrics = Literal["never", "end", "always"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class ObserverSettings:
     """What is to be seen of a run."""
 
     eval_every: float = 0.0  # epochs; 0: only at the end
-    train_metrics: bool = False  # the training set at every evaluation
+    train_metrics: TrainMetrics = "end"  # when to evaluate the training set
     snapshots: int = 0  # weights kept, after the first ones
     beside: bool = False  # evaluate beside the training: in real time it must not wait
     ends_lost: bool = False  # look whether the network is lost; in real time the looking would be waited for
@@ -203,7 +205,9 @@ class Observer:
             "batch_loss": self._loss_sum / self._loss_count if self._loss_count else None,
         }
         splits: tuple[Split, ...] = (
-            ("test", "validation", "train") if self.watch.train_metrics else ("test", "validation")
+            ("test", "validation", "train")
+            if self.watch.train_metrics == "always"
+            else ("test", "validation")
         )
         self._loss_sum, self._loss_count = 0.0, 0
         self._pending = row, Evaluation(self.compute, server.x, server.buffers, splits)
@@ -234,7 +238,7 @@ class Observer:
         last = self._last
         facts: dict[str, Any] = {"train_accuracy": None, "test_accuracy": None}
         facts |= {key: value for key, value in last.items() if key.endswith(("_accuracy", "_loss"))}
-        if "train_loss" not in facts:
+        if "train_loss" not in facts and self.watch.train_metrics != "never":
             facts |= Evaluation(self.compute, self.server.x, self.server.buffers, ("train",)).scores()
         return facts | self._by_class()
 
@@ -245,9 +249,9 @@ class Observer:
         return test_accuracy is None or test_accuracy > 100 / classes + CHANCE_MARGIN
 
     def _by_class(self) -> dict[str, Any]:
-        labels, found = self.compute.problem.labels("test"), self._predictions.get("test")
-        if labels is None or found is None:
+        if "test" not in self._predictions:
             return {}
+        labels, found = self._predictions["test"]
         # scikit-learn takes a second to import, so only who uses it waits
         from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 

@@ -21,7 +21,7 @@ from straggler.problems.supervised import SupervisedProblem, use_one_thread
 from straggler.record import Record, Recorder, existing
 from straggler.running.checkpointing import Checkpointer, CheckpointInterval
 from straggler.running.checkpoints import newest
-from straggler.running.observer import Observer, ObserverSettings, Progress, weights_sha256
+from straggler.running.observer import Observer, ObserverSettings, Progress, TrainMetrics, weights_sha256
 from straggler.timing import Durations
 
 
@@ -68,6 +68,15 @@ def run_experiment(
     return Record(folder)
 
 
+def choose_train_metrics(chosen: bool | TrainMetrics | None, problem: Problem) -> TrainMetrics:
+    """Return when to evaluate the training set: by default at the end, or never if reading it may be slow."""
+    if isinstance(chosen, str):
+        return chosen
+    if chosen:
+        return "always"
+    return "never" if problem.is_lazy else "end"
+
+
 def train_and_record(experiment: Experiment, options: RunOptions, folder: Path) -> None:
     """Train from the start or from the newest checkpoint, and write the record."""
     started = time.monotonic()
@@ -81,7 +90,7 @@ def train_and_record(experiment: Experiment, options: RunOptions, folder: Path) 
         started -= resumed["elapsed"]
     settings = ObserverSettings(
         eval_every=experiment.eval_every,
-        train_metrics=experiment.train_metrics,
+        train_metrics=choose_train_metrics(experiment.train_metrics, problem),
         snapshots=experiment.snapshots,
         beside=not engine_class.is_virtual and experiment.eval_every > 0,
         ends_lost=engine_class.is_virtual,

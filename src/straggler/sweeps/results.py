@@ -101,8 +101,8 @@ def accuracy_with_initial_buffers(experiment: Experiment, record: Record, data: 
     trained = torch.cat([weights[name].reshape(-1) for name, _ in problem.module.named_parameters()])
     with use_one_thread():
         chunks = [problem.evaluate(trained, buffers, "test", i) for i in range(problem.count_chunks("test"))]
-    found = np.concatenate([chunk.predictions for chunk in chunks if chunk.predictions is not None])
-    return 100 * float(np.mean(found == problem.labels("test")))
+    correct = [chunk.predictions == chunk.targets for chunk in chunks if chunk.predictions is not None]
+    return 100 * float(np.mean(np.concatenate(correct)))
 
 
 MEASUREMENTS: dict[str, Callable[[Experiment, Record, Path | None], SummaryRow]] = {

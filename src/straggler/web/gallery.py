@@ -148,5 +148,5 @@ def counted(
     except (DataError, ValueError):
         return None
     assert isinstance(problem, SupervisedProblem)
-    labels = np.asarray(problem.labels("train"))
+    labels = np.asarray(problem.splits["train"].known_labels)
     return problem.classes, class_counts(labels, problem.parts[:MOST_COLUMNS], len(problem.classes))
