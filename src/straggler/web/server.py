@@ -5,11 +5,11 @@ import gzip
 import json
 import secrets
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from urllib.parse import quote
 
@@ -17,7 +17,6 @@ import uvicorn
 from plotly.offline import get_plotlyjs
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -47,9 +46,9 @@ class ChangeFeed:
 
     def __init__(self, index: RunIndex, launcher: RunLauncher) -> None:
         self.index, self.launcher = index, launcher
-        self._poll: asyncio.Task[dict[str, Any]] | None = None
-        self._polls, self._studies = 0, list[dict[str, Any]]()
-        self.is_closing = False  # ends the streams
+        self._state: asyncio.Future[dict[str, Any]] | None = None
+        self._polled, self._polls, self._studies = 0.0, 0, list[dict[str, Any]]()
+        self.is_closing: Callable[[], bool] = lambda: False  # ends the streams
 
     def read_state(self) -> dict[str, Any]:
         if self._polls % POLLS_PER_STUDY_POLL == 0:
@@ -64,21 +63,18 @@ class ChangeFeed:
 
     async def poll(self) -> dict[str, Any]:
         """Return the state, at most POLL_SECONDS old, whatever the number of pages."""
-        if self._poll is None:
-            self._poll = asyncio.create_task(run_in_threadpool(self.read_state))
-            self._poll.add_done_callback(
-                lambda _: asyncio.get_running_loop().call_later(POLL_SECONDS, self._forget_poll)
+        if self._state is None or (self._state.done() and time.monotonic() > self._polled + POLL_SECONDS):
+            self._state, self._polled = (
+                asyncio.ensure_future(run_in_threadpool(self.read_state)),
+                time.monotonic(),
             )
-        return await asyncio.shield(self._poll)
-
-    def _forget_poll(self) -> None:
-        self._poll = None
+        return await asyncio.shield(self._state)
 
     async def stream(self) -> AsyncIterator[str]:
         """Yield server-sent events: first the whole state, then what changed."""
         before: dict[str, Any] = {"runs": {}}
         quiet = 0
-        while not self.is_closing:
+        while not self.is_closing():
             now = await self.poll()
             changes = find_changes(before, now)
             if changes:
@@ -138,7 +134,7 @@ class RequestHandlers:
 
     def show_run_report(self, request: Request) -> Response:
         names = request.path_params["names"].split(",")
-        _, runs, notes = self.index.open_runs(names)
+        runs, notes = self.index.open_runs(names)
         return send_report(
             request, names[0], lambda embedded: render_html_report(runs, (), embedded, None, notes)
         )
@@ -212,11 +208,6 @@ def answer_error(status: int) -> Callable[[Request, Exception], Response]:
     return lambda request, error: PlainTextResponse(str(error), status)
 
 
-def answer_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return PlainTextResponse(error.detail, error.status_code)
-
-
 def build_app(
     runs: Path, results: Path, host: str = "127.0.0.1", token: str | None = None
 ) -> tuple[Starlette, str]:
@@ -224,7 +215,7 @@ def build_app(
     secret = token or secrets.token_urlsafe(24)
     handlers = RequestHandlers(runs, results, secret)
     guard = Middleware(RequestGuard, host=host, token=secret, needs_login=token is not None)
-    errors: dict[Any, Any] = {HTTPException: answer_http_error, RecordError: answer_error(404)}
+    errors: dict[Any, Any] = {RecordError: answer_error(404)}
     errors |= {error: answer_error(400) for error in (InputError, DurationError, ValueError)}
     app = Starlette(
         routes=handlers.list_routes(),
@@ -234,18 +225,6 @@ def build_app(
     )
     app.state.handlers = handlers
     return app, secret
-
-
-class WebServer(uvicorn.Server):
-    """Ends the streams to open pages on Ctrl-C; otherwise uvicorn would wait for them."""
-
-    def __init__(self, config: uvicorn.Config, feed: ChangeFeed) -> None:
-        super().__init__(config)
-        self._feed = feed
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._feed.is_closing = True
-        super().handle_exit(sig, frame)
 
 
 def run_server(
@@ -264,7 +243,9 @@ def run_server(
     address = f"[{host}]" if ":" in host else host
     url = f"http://{address}:{listener.getsockname()[1]}/" + (f"?token={quote(token)}" if token else "")
     app.state.handlers.on_ready = lambda: on_ready(url)
-    WebServer(config, app.state.handlers.feed).run(sockets=[listener])
+    server = uvicorn.Server(config)
+    app.state.handlers.feed.is_closing = lambda: server.should_exit  # uvicorn waits for open streams
+    server.run(sockets=[listener])
 
 
 def open_socket(host: str, port: int) -> socket.socket:
