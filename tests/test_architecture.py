@@ -25,14 +25,15 @@ PACKAGE = ROOT / "src" / "straggler"
 # the modules of the rows above.
 LEVELS = [
     {"config.imports", "config.fingerprints"},
-    {"config.registry", "core.randomness", "algorithms.references", "running.environment", "running.locks"},
+    {"config.registry", "core.randomness", "algorithms.references", "running.atomic_files"},
     {"core"},
-    {"timing", "problems", "record", "running.checkpoints"},
+    {"timing", "problems", "record"},
     {"algorithms", "config.custom", "engines"},
-    {"running.evaluation", "running.collapse", "timing.throughput"},
+    {"running.checkpoints", "running.evaluation", "running.recorder", "timing.throughput"},
     {"config.settings", "timing.clusters"},
+    {"running.convergence"},
     {"running.observer"},
-    {"running.checkpointing"},
+    {"running.checkpointer"},
     {"experiment"},
     {"running.runner"},
     {"analysis", "running.landscape", "running.progress", "running.replay", "timing.calibration"},
@@ -44,9 +45,9 @@ LEVELS = [
 LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}
 # Exceptions: Experiment.run is a shortcut for the function that runs it, and imports it when it is called.
 SIBLINGS: dict[tuple[str, str], set[str]] = {("experiment", "running.runner"): {"run_experiment"}}
-ONLY = {
-    "analysis": {"record"},
-    "record": {"running.environment", "running.locks"},
+ONLY: dict[str, set[str]] = {
+    "analysis": {"record", "running.atomic_files"},
+    "record": set(),
 }  # may import no more than these
 
 ALGORITHMS = ("algorithms.policies", "algorithms.corrections", "algorithms.optimizers")

@@ -21,12 +21,13 @@ from filelock import FileLock
 from rich.console import Console
 from torch import nn
 
-from straggler import record as record_module
 from straggler.analysis.tables import describe_record
 from straggler.experiment import Experiment
 from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS
-from straggler.record import ARRIVALS, Record, Recorder, RecordError
+from straggler.record import ARRIVALS, Record, RecordError
+from straggler.running import recorder as recorder_module
+from straggler.running.recorder import Recorder
 from straggler.web.run_facts import RunFacts
 
 FILES = {
@@ -189,7 +190,8 @@ def test_time_to(tmp_path: Path) -> None:
         record = Record(tmp_path)
         assert record.time_to(10) is None
         for seconds, accuracy in ((1.0, 20.0), (2.0, 60.0), (3.0, 50.0), (4.0, 80.0)):
-            writing.evaluation({"seconds": seconds, "test_accuracy": accuracy})
+            writing.add_evaluation({"seconds": seconds, "test_accuracy": accuracy})
+    record.reload()
     assert [record.time_to(x) for x in (10, 20, 55, 60, 70, 81)] == [1, 1, 2, 2, 4, None]
 
 
@@ -197,16 +199,18 @@ def test_time_to(tmp_path: Path) -> None:
 
 
 def test_arrivals_can_be_read_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_module, "FLUSH_SECONDS", -1.0)  # a part per arrival
+    monkeypatch.setattr(recorder_module, "FLUSH_SECONDS", -1.0)  # a part per arrival
     with recorder(tmp_path) as writing:
         record = Record(tmp_path)
         assert record.arrivals.is_empty() and record.arrivals.schema == pl.Schema(ARRIVALS)
         for number in range(25):
-            writing.arrival(**row(number))
+            writing.add_arrival(**row(number))
+            record.reload()
             assert record.arrivals["index"].to_list() == list(range(number + 1))
         assert len(list((tmp_path / "arrivals.parts").iterdir())) == 25
         before = record.arrivals
         writing.finish({"status": "finished"})
+    record.reload()
     assert record.arrivals.equals(before)
     assert not (tmp_path / "arrivals.parts").exists()
     assert visible(tmp_path) == {"experiment.toml", "environment.json", "summary.json", "arrivals.parquet"}
@@ -215,15 +219,15 @@ def test_arrivals_can_be_read_at_any_moment(tmp_path: Path, monkeypatch: pytest.
 def test_arrivals_are_not_written_one_by_one(tmp_path: Path) -> None:
     with recorder(tmp_path) as writing:
         for number in range(1000):
-            writing.arrival(**row(number))
+            writing.add_arrival(**row(number))
         assert len(list(tmp_path.glob("arrivals.parts/*"))) <= 2
     assert len(Record(tmp_path).arrivals) == 1000
 
 
 def test_columns_that_begin_later_are_kept(tmp_path: Path) -> None:
     with recorder(tmp_path) as writing:
-        writing.evaluation({"seconds": 0.0, "batch_loss": None})
-        writing.evaluation({"seconds": 1.0, "batch_loss": 2.5, "train_loss": 1.5})
+        writing.add_evaluation({"seconds": 0.0, "batch_loss": None})
+        writing.add_evaluation({"seconds": 1.0, "batch_loss": 2.5, "train_loss": 1.5})
     assert Record(tmp_path).curve["batch_loss"].to_list() == [None, 2.5]
     assert Record(tmp_path).curve["train_loss"].to_list() == [None, 1.5]
 
@@ -242,19 +246,19 @@ def test_a_file_is_whole_or_as_it_was(name: str, tmp_path: Path, monkeypatch: py
 
     with recorder(tmp_path) as writing:
         record = Record(tmp_path)
-        writing.evaluation({"seconds": 1.0})
-        writing.tensors("weights.safetensors", {"x": torch.ones(2)})
+        writing.add_evaluation({"seconds": 1.0})
+        writing.write_tensors("weights.safetensors", {"x": torch.ones(2)})
         with monkeypatch.context() as patch:
             patch.setattr(pl.DataFrame, "write_parquet", write_half)
-            patch.setattr(record_module, "save_file", write_half)
+            patch.setattr("safetensors.torch.save_file", write_half)
             patch.setattr(Path, "write_text", half_a_text)
             with pytest.raises(OSError, match="No space"):
                 if name == "curve":
-                    writing.evaluation({"seconds": 2.0})
+                    writing.add_evaluation({"seconds": 2.0})
                 elif name == "summary":
-                    writing.summary({"status": "finished"})
+                    writing.write_summary({"status": "finished"})
                 else:
-                    writing.tensors("weights.safetensors", {"x": torch.zeros(2)})
+                    writing.write_tensors("weights.safetensors", {"x": torch.zeros(2)})
         assert record.curve["seconds"].to_list() == [1.0]
         assert record.summary == {"status": "running"}
         assert torch.equal(record.weights()["x"], torch.ones(2))
@@ -263,9 +267,9 @@ def test_a_file_is_whole_or_as_it_was(name: str, tmp_path: Path, monkeypatch: py
 def test_a_curve_is_read_whole_while_it_grows(tmp_path: Path) -> None:
     """A run replaces the file many times a second; who looks at it must not get pieces of two."""
     with recorder(tmp_path) as writing, ThreadPoolExecutor(1) as writer:
-        writing.evaluation({"seconds": 0.0})
+        writing.add_evaluation({"seconds": 0.0})
         rows = ({"seconds": float(number), "test_accuracy": number / 7} for number in range(1, 400))
-        growing = writer.submit(lambda: [writing.evaluation(row) for row in rows])
+        growing = writer.submit(lambda: [writing.add_evaluation(row) for row in rows])
         while not growing.done():
             seconds = Record(tmp_path).curve["seconds"].to_list()
             assert seconds == [float(number) for number in range(len(seconds))]
@@ -278,10 +282,10 @@ def test_a_folder_is_a_record_only_when_its_facts_are_there(
     def killed(*_: Any) -> None:
         raise RuntimeError("killed")
 
-    monkeypatch.setattr(record_module, "environment", killed)
+    monkeypatch.setattr(recorder_module, "describe_environment", killed)
     with pytest.raises(RuntimeError, match="killed"):
         recorder(tmp_path).__enter__()
-    with pytest.raises(RecordError, match=r"holds no run: there is no experiment\.toml"):
+    with pytest.raises(RecordError, match=r"is not a run: experiment\.toml is missing"):
         Record(tmp_path)
 
 
@@ -290,7 +294,7 @@ def test_a_folder_is_a_record_only_when_its_facts_are_there(
 )
 def test_an_end_before_the_end(error: BaseException, status: str, tmp_path: Path) -> None:
     with pytest.raises(type(error)), recorder(tmp_path) as writing:
-        writing.arrival(**row(0))
+        writing.add_arrival(**row(0))
         raise error
     record = Record(tmp_path)
     assert record.summary == {"status": status, "error": f"{type(error).__name__}: {error}"}
@@ -302,14 +306,14 @@ def test_an_end_before_the_end(error: BaseException, status: str, tmp_path: Path
 def test_starting_over_clears_what_was_there_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with recorder(tmp_path) as writing:
-        writing.arrival(**row(0))
-        writing.evaluation({"seconds": 1.0})
-        writing.tensors("weights.safetensors", {"x": torch.ones(2)})
-        writing.tensors("snapshots.safetensors", {"x": torch.ones(2)})
+        writing.add_arrival(**row(0))
+        writing.add_evaluation({"seconds": 1.0})
+        writing.write_tensors("weights.safetensors", {"x": torch.ones(2)})
+        writing.write_tensors("snapshots.safetensors", {"x": torch.ones(2)})
         writing.finish({"status": "finished"})
     for measured in ("calibration.json", "initial_buffers.json", "divided_by.json"):
         (tmp_path / measured).write_text("{}")
-    with pytest.raises(RecordError, match="finished by another process"), recorder(tmp_path):
+    with pytest.raises(RecordError, match="Another process finished"), recorder(tmp_path):
         pass
     assert Record(tmp_path).ended and len(Record(tmp_path).arrivals) == 1
     with recorder(tmp_path, force=True):
@@ -320,7 +324,7 @@ def test_starting_over_clears_what_was_there_and_nothing_else(tmp_path: Path) ->
 
 def test_nan_becomes_null(tmp_path: Path) -> None:
     with recorder(tmp_path) as writing:
-        writing.summary({"a": math.nan, "b": [1.0, math.inf], "c": {"d": -math.inf, 3: (math.nan,)}})
+        writing.write_summary({"a": math.nan, "b": [1.0, math.inf], "c": {"d": -math.inf, 3: (math.nan,)}})
         text = (tmp_path / "summary.json").read_text()
     assert json.loads(text) == {"a": None, "b": [1.0, None], "c": {"d": None, "3": [None]}}
     assert "NaN" not in text and "Infinity" not in text
@@ -346,7 +350,7 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
     )
     try:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
-        with pytest.raises(RecordError, match="is being written by another process: wait for it, or use"):
+        with pytest.raises(RecordError, match="Another process is writing"):
             recorder(tmp_path).__enter__()
         assert (tmp_path / "environment.json").read_bytes() == before
     finally:
@@ -357,7 +361,7 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
 
 
 def test_the_same_process_has_one_writer_too(tmp_path: Path) -> None:
-    with recorder(tmp_path), pytest.raises(RecordError, match="is being written"):
+    with recorder(tmp_path), pytest.raises(RecordError, match="Another process is writing"):
         recorder(tmp_path).__enter__()
 
 
@@ -366,7 +370,7 @@ def test_what_another_process_finished_meanwhile_stays(tmp_path: Path) -> None:
         state = first.state()
         first.finish({"status": "finished"})
     late = Recorder(tmp_path, "", [], resumed=state)
-    with pytest.raises(RecordError, match="finished by another process meanwhile"):
+    with pytest.raises(RecordError, match="Another process finished"):
         late.__enter__()
     assert Record(tmp_path).summary["status"] == "finished"
     with recorder(tmp_path, force=True):  # nobody holds it
@@ -382,7 +386,7 @@ def test_damaged_json(name: str, content: bytes, tmp_path: Path) -> None:
     with recorder(tmp_path):
         pass
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(RecordError, match=rf"{name} cannot be read: .+; run it again with --force") as caught:
+    with pytest.raises(RecordError, match=rf"{name} cannot be read: .+ Run it again with --force") as caught:
         getattr(Record(tmp_path), name.split(".")[0])
     assert "\n" not in str(caught.value)
 
@@ -398,12 +402,22 @@ def test_damaged_columns(name: str, content: bytes, tmp_path: Path) -> None:
         record.weights() if name.startswith("weights") else getattr(record, name.split(".")[0])
 
 
-def test_arrivals_that_lack_a_column(tmp_path: Path) -> None:
+def test_arrivals_without_a_required_column_cannot_be_read(tmp_path: Path) -> None:
     with recorder(tmp_path):
         pass
     pl.DataFrame({"time": [1.0]}).write_parquet(tmp_path / "arrivals.parquet")
-    with pytest.raises(RecordError, match=r"arrivals.parquet cannot be read: it has no column .*worker"):
+    with pytest.raises(RecordError, match=r"arrivals.parquet cannot be read: the column decision"):
         _ = Record(tmp_path).arrivals
+
+
+def test_columns_that_an_older_version_did_not_write_are_null(tmp_path: Path) -> None:
+    with recorder(tmp_path):
+        pass
+    old = pl.DataFrame({"time": [1.0], "worker": [2], "decision": ["applied"]})
+    old.write_parquet(tmp_path / "arrivals.parquet")
+    (arrival,) = Record(tmp_path).arrivals.to_dicts()
+    assert list(arrival) == list(ARRIVALS)
+    assert arrival == dict.fromkeys(ARRIVALS) | {"time": 1.0, "worker": 2, "decision": "applied"}
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"workers = ", b"workers = 1 2"])

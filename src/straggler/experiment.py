@@ -45,7 +45,7 @@ from straggler.problems.partitions import PARTITIONS, Partition
 from straggler.problems.quadratic import QuadraticData
 from straggler.problems.supervised import LossFunction
 from straggler.record import Record
-from straggler.running.observer import Progress
+from straggler.running.observer import RunProgress
 from straggler.timing import DELAYS, Durations, Law
 
 
@@ -240,7 +240,7 @@ class Experiment(BaseModel):
         jobs: int | None = None,
         force: bool = False,
         data: Path | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[RunProgress], None] | None = None,
         report: Callable[[str], None] = lambda line: None,
         checkpoint_every: str = "60s",
         worker_timeout: float = 60.0,

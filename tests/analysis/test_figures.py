@@ -102,9 +102,9 @@ def test_a_figure_that_fails_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_spans_fill_every_worker_s_time(policy: str, runs: dict[str, Record]) -> None:
     """Work and waits of a worker follow each other without a hole or an overlap, from 0 on."""
-    arrivals = runs[policy].arrivals
-    table = spans(arrivals)
-    assert len(table.filter(~pl.col("kind").is_in(["waiting", "delayed"]))) == len(arrivals)
+    jobs = runs[policy].jobs
+    table = spans(jobs)
+    assert len(table.filter(~pl.col("kind").is_in(["waiting", "delayed"]))) == len(jobs)
     for _, mine in table.group_by("worker"):
         mine = mine.sort("begin", "end")
         assert mine["begin"][0] == 0
@@ -113,7 +113,7 @@ def test_spans_fill_every_worker_s_time(policy: str, runs: dict[str, Record]) ->
 
 def test_spans_know_when_cancelled_jobs_began(runs: dict[str, Record]) -> None:
     """In K-sync every round starts together, when the last one ended."""
-    table = spans(runs["k-sync(k=2)"].arrivals)
+    table = spans(runs["k-sync(k=2)"].jobs)
     ends = set(table.filter(kind="cancelled")["end"]) | {0.0}
     assert set(table.filter(kind="cancelled")["begin"]) <= ends
     assert set(table.filter(kind="applied")["begin"]) <= ends
@@ -122,8 +122,8 @@ def test_spans_know_when_cancelled_jobs_began(runs: dict[str, Record]) -> None:
 
 
 def test_nobody_waits_in_an_asynchronous_run(runs: dict[str, Record]) -> None:
-    assert set(spans(runs["asynchronous"].arrivals)["kind"]) == {"applied", "delayed"}
-    waits = spans(runs["synchronous"].arrivals).filter(kind="waiting")
+    assert set(spans(runs["asynchronous"].jobs)["kind"]) == {"applied", "delayed"}
+    waits = spans(runs["synchronous"].jobs).filter(kind="waiting")
     assert 0 not in waits["worker"] and waits["worker"].n_unique() == 3  # the slow one is waited for
 
 
@@ -305,6 +305,7 @@ def test_a_curve_of_seeds_is_their_mean_with_a_band(
     for seed, record in enumerate(seeds):
         table = record.curve.with_columns(pl.col("test_accuracy") + seed)
         table.write_parquet(record.path / "curve.parquet")
+        record.reload()
     KINDS["accuracy"].draw({"a": seeds}, tmp_path / "a.svg", "epochs")
     axes = drawn[0].axes[0]
     (mean,), (band,) = axes.get_lines(), axes.collections
@@ -312,6 +313,7 @@ def test_a_curve_of_seeds_is_their_mean_with_a_band(
     half = mean_interval([0.0, 1.0, 2.0]).half
     assert band.get_paths()[0].vertices[:, 1].max() == pytest.approx(max(mean.get_ydata()) + half)  # type: ignore
     seeds[0].curve.head(2).write_parquet(seeds[0].path / "curve.parquet")
+    seeds[0].reload()
     KINDS["accuracy"].draw({"a": seeds}, tmp_path / "a.svg", "epochs")
     axes = drawn[1].axes[0]
     assert len(axes.get_lines()) == 3 and not axes.collections

@@ -25,7 +25,7 @@ from straggler.config.listing import CATALOGUES
 from straggler.core.loop import Budget
 from straggler.record import Record
 from straggler.running import progress
-from straggler.running.observer import Progress
+from straggler.running.observer import RunProgress
 from straggler.running.progress import ProgressBar
 
 SCRIPT = Path(sys.executable).with_name("straggler")
@@ -276,7 +276,7 @@ def test_a_landscape_beside_the_runs_is_no_run(straggler: Command) -> None:
     drawn = straggler("plot", "loss", *there)
     assert drawn.code == 0 and "left out: l/landscapes holds no run" in drawn.err
     alone = straggler("plot", "loss", "l/landscapes")
-    assert alone.code == 2 and "holds no run" in alone.err
+    assert alone.code == 2 and "is not a run" in alone.err
 
 
 @pytest.mark.slow
@@ -429,7 +429,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "words for epochs": (["--schedule", "multistep(milestones=[a])"], ["numbers only"]),
     "cluster for one": (["--address", "1.2.3.4:5"], ["requires engine='ray'", "simulator"]),
     "resources of none": (["--worker-resources", "CPU=2"], ["requires engine='ray'", "simulator"]),
-    "never saved": (["--checkpoint-every", "abc"], ["checkpoint_every='abc'", "write 60s"]),
+    "never saved": (["--checkpoint-every", "abc"], ["checkpoint_every", "'abc'", "60s"]),
     "a name too long": (["--out", "x" * 300], ["File name too long", "choose a file or folder"]),
     "two budgets": (["--epochs", "1", "--seconds", "9"], ["epochs and seconds", "one budget", "choose one"]),
     "no budget at all": (["--epochs", "0"], ["epochs=0.0", "greater than 0"]),
@@ -480,7 +480,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "binary TOML": (["--config", "binary.toml"], ["binary.toml", "decode", "give a TOML file"]),
     "folder for TOML": (["--config", "."], ["Is a directory", "give a TOML file"]),
     "folder below a file": (["--out", "file/runs"], ["file/runs", "cannot be written", "--out"]),
-    "file for a folder": (["--out", "file"], ["file", "cannot be written", "choose another folder"]),
+    "file for a folder": (["--out", "file"], ["file", "cannot be written", "--out"]),
     "data folder that is none": (["--dataset", "mnist", "--data", "absent"], ["absent", "is not a folder"]),
     "unquoted file name": (["--delay", "trace(jobs.csv)"], ["trace(jobs.csv)", "'quoted text'"]),
     "absent trace": (["--delay", "trace('jobs.csv')"], ["jobs.csv", "columns worker and seconds"]),
@@ -697,7 +697,7 @@ def test_show_by_folder_and_by_id(straggler: Command) -> None:
 @pytest.mark.parametrize("run", ["absent", "/absent/run", "**", "../*", "runs"])
 def test_show_of_nothing(run: str, straggler: Command) -> None:
     straggler("run", *QUICK)
-    needles = ["no run"] if run == "runs" else [repr(run), "names 0 runs", "give a folder", "--runs"]
+    needles = ["not a run"] if run == "runs" else [repr(run), "names 0 runs", "give a folder", "--runs"]
     check_refusal(straggler("show", run), needles)
 
 
@@ -775,8 +775,8 @@ def bar_text(terminal: bool) -> str:
         Console(file=screen, force_terminal=terminal, width=200, highlight=False), "title"
     ) as bar:
         bar.say("a remark [in brackets]")
-        bar.update(Progress(0.25, 12.0, 30, 1.2345, 2.5, 87.65))
-        bar.update(Progress(1.0, 12.0, 30, 1.2345, 2.5, None))
+        bar.update(RunProgress(0.25, 12.0, 30, 1.2345, 2.5, 87.65))
+        bar.update(RunProgress(1.0, 12.0, 30, 1.2345, 2.5, None))
     return screen.getvalue()
 
 

@@ -20,7 +20,7 @@ from straggler.core import Arrival, Correction, Optimizer, Policy, Server
 from straggler.experiment import Experiment
 from straggler.problems.partitions import Indices, Labels, Partition
 from straggler.running.landscape import compute_landscape
-from straggler.running.observer import Progress
+from straggler.running.observer import RunProgress
 from straggler.running.replay import replay
 from straggler.timing.calibration import calibrate
 from straggler.timing.laws import Array, Memoryless
@@ -166,7 +166,7 @@ def test_it_goes_on_where_it_was_interrupted(
     mine = experiment(**settings)
     whole = mine.run(tmp_path / "whole", jobs=1).summary["weights_sha256"]
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: RunProgress) -> None:
         if progress.updates > 12:
             raise KeyboardInterrupt
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from straggler.experiment import Experiment
 from straggler.running import observer as observe
-from straggler.running.observer import Progress
+from straggler.running.observer import RunProgress
 from straggler.running.progress import BARS, WAITING, details, sparkline
 
 counts = st.integers(0, 10**7)
@@ -33,7 +33,7 @@ def test_bars_rise_with_the_values(values: list[int | None]) -> None:
 
 @given(
     st.builds(
-        Progress,
+        RunProgress,
         spent=st.floats(0, 1),
         seconds=st.floats(0, 1e7),
         updates=counts,
@@ -47,9 +47,11 @@ def test_bars_rise_with_the_values(values: list[int | None]) -> None:
     )
 )
 @example(
-    Progress(0.0, 0.0, 0, 1.0, 1e5, None, recent=(0,) * 24 + (10**7,), behind=(None,), busy=0, workers=5000)
+    RunProgress(
+        0.0, 0.0, 0, 1.0, 1e5, None, recent=(0,) * 24 + (10**7,), behind=(None,), busy=0, workers=5000
+    )
 )
-def test_the_view_fits_80_columns(seen: Progress) -> None:
+def test_the_view_fits_80_columns(seen: RunProgress) -> None:
     console = Console(width=80)
     with console.capture() as captured:
         console.print(*details(seen, 80), sep="\n")
@@ -61,7 +63,7 @@ def test_the_view_fits_80_columns(seen: Progress) -> None:
 def test_who_waits_and_who_is_behind_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of four is slow: under ssgd three wait for it, under asgd nobody does."""
     monkeypatch.setattr(observe, "PROGRESS_SECONDS", -1.0)  # after every arrival
-    told: dict[str, list[Progress]] = {"ssgd": [], "asgd": []}
+    told: dict[str, list[RunProgress]] = {"ssgd": [], "asgd": []}
     for method, seen in told.items():
         experiment = Experiment(
             dataset="mixture", model="linear", workers=4, method=method, gradients=80, eval_every=0,

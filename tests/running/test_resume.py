@@ -15,17 +15,18 @@ import polars as pl
 import pytest
 import torch
 
-from straggler import record as record_module
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.config.registry import InputError
 from straggler.core import Arrival, Gradient, Job
 from straggler.core.server import ServerState
 from straggler.experiment import Experiment
-from straggler.record import Record, Recorder, RecordError
+from straggler.record import Record, RecordError
 from straggler.running import checkpoints as checkpoint
-from straggler.running.checkpointing import Checkpointer, CheckpointInterval
-from straggler.running.observer import Observer, Progress
+from straggler.running import recorder as recorder_module
+from straggler.running.checkpointer import Checkpointer, CheckpointInterval
+from straggler.running.observer import Observer, RunProgress
+from straggler.running.recorder import Recorder
 from straggler.running.replay import replay
 
 pytestmark = pytest.mark.slow  # real processes, many runs
@@ -48,7 +49,7 @@ def run_through_power_cuts(experiment: Experiment, folder: Path, cuts: int, rng:
     for _ in range(cuts):
         left = rng.randint(1, 60)
 
-        def cut(progress: Progress, left: list[int] = [left]) -> None:  # noqa: B006
+        def cut(progress: RunProgress, left: list[int] = [left]) -> None:  # noqa: B006
             left[0] -= 1
             if left[0] == 0:
                 raise PowerCut
@@ -119,7 +120,7 @@ def test_every_optimizer_goes_on_from_its_state_to_the_bit(optimizer: str, tmp_p
 def cut_short(experiment: Experiment, folder: Path, updates: int) -> None:
     """Begin it, and let the power fail after so many."""
 
-    def cut(progress: Progress) -> None:
+    def cut(progress: RunProgress) -> None:
         if progress.updates == updates:
             raise PowerCut
 
@@ -212,26 +213,26 @@ def test_a_run_that_is_stopped_as_it_diverges_is_diverged(
     whole = Experiment(**settings).run(tmp_path / "whole", jobs=1).summary
     assert whole["status"] == "diverged"
     as_it_diverges = property(lambda self: self.server.lost, lambda self, to: None)
-    monkeypatch.setattr(Checkpointer, "_stopping", as_it_diverges, raising=False)
+    monkeypatch.setattr(Checkpointer, "_stop_requested", as_it_diverges, raising=False)
     stopped = Experiment(**settings).run(tmp_path / "stopped", jobs=1, checkpoint_every="1").summary
     assert {**stopped, "record": 0} | TIMES == {**whole, "record": 0} | TIMES
     assert not list(tmp_path.glob("*/*/checkpoint-*"))
 
 
-@pytest.mark.parametrize("after", ["write_parquet", "summary", "_drop_unfinished"])
-def test_a_run_killed_while_it_writes_its_last_word_goes_on(
+@pytest.mark.parametrize("after", ["write_parquet_atomically", "write_summary"])
+def test_a_run_killed_while_it_writes_its_final_files_can_be_resumed(
     after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In real time what comes after the checkpoint is another course: nothing of the first may be left."""
+    """In real time arrivals after the checkpoint differ, so nothing recorded after it may be left."""
     experiment = Experiment(
         dataset="digits", model="linear", engine="processes", workers=2, gradients=150, eval_every=0
     )
-    where = record_module if after == "write_parquet" else Recorder
+    where = recorder_module if after.endswith("atomically") else Recorder
     whole = getattr(where, after)
 
     def to_the_end(*given: Any) -> None:
         whole(*given)
-        if "finish" in {frame.name for frame in traceback.extract_stack()} and "parts" not in str(given[-1]):
+        if "finish" in {frame.name for frame in traceback.extract_stack()} and "parts" not in str(given[0]):
             raise PowerCut
 
     with monkeypatch.context() as patched:
@@ -293,21 +294,21 @@ def wait_for(look: Any) -> Any:
 
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path: Path) -> None:
     for number in (1, 2, 3):
-        checkpoint.save(tmp_path, number, {"number": number, "x": torch.arange(1000.0)})
+        checkpoint.write_checkpoint(tmp_path, number, {"number": number, "x": torch.arange(1000.0)})
     last = tmp_path / "checkpoint-000000003.safetensors"
     assert sorted(path.name for path in tmp_path.iterdir())[0] == "checkpoint-000000002.safetensors"
     raw = bytearray(last.read_bytes())
     raw[-100] ^= 1
     last.write_bytes(raw)
     said: list[str] = []
-    state = checkpoint.newest(tmp_path, said.append)
+    state = checkpoint.read_newest_checkpoint(tmp_path, said.append)
     assert state["number"] == 2
     assert "damaged" in said[0]
     last.write_bytes(raw[:500])
-    assert checkpoint.newest(tmp_path)["number"] == 2
+    assert checkpoint.read_newest_checkpoint(tmp_path)["number"] == 2
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
-    assert checkpoint.newest(tmp_path) is None
+    assert checkpoint.read_newest_checkpoint(tmp_path) is None
 
 
 def test_a_state_comes_back_as_it_was_with_shared_tensors_shared(tmp_path: Path) -> None:
@@ -321,14 +322,14 @@ def test_a_state_comes_back_as_it_was_with_shared_tensors_shared(tmp_path: Path)
         "aside": [arrival],
         "nan": float("nan"),
     }
-    back = checkpoint.load(checkpoint.save(tmp_path, 1, state))
+    back = checkpoint.read_checkpoint(checkpoint.write_checkpoint(tmp_path, 1, state))
     assert torch.equal(back["x"], x)
     assert back["busy"][7].x is back["x"]
     assert back["pair"] == (1, [None, True, "text"])
     assert back["aside"][0].time == 1.5
     assert torch.equal(back["aside"][0].gradient.vector, x * 2)
     with pytest.raises(TypeError, match="cannot hold"):
-        checkpoint.save(tmp_path, 2, {"file": tmp_path})
+        checkpoint.write_checkpoint(tmp_path, 2, {"file": tmp_path})
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_the_last_word_on_a_sweep_says_how_it_ended(
     def until_it_ends() -> None:
         with ProgressFile(tmp_path, SweepProgress([])):
             assert said() == "running"
-            with pytest.raises(RecordError, match=r"written by another process: wait.*--results"):
+            with pytest.raises(RecordError, match=r"Another process is writing .*--results"):
                 ProgressFile(tmp_path, SweepProgress([])).__enter__()
             if error is not None:
                 raise error

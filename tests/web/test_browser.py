@@ -23,9 +23,9 @@ from web_testing import (
     wait_for_figure,
 )
 
+from straggler import record as record_module
 from straggler.cli.pages import report
 from straggler.experiment import Experiment
-from straggler.running import locks
 from straggler.web.report import render_html_report
 from straggler.web.run_facts import RunFacts
 from straggler.web.study_page import StudyPage
@@ -320,7 +320,7 @@ def part(page: Page) -> int:
 def test_running_sweep_is_shown_and_killed_sweep_is_lost(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "QUIET_SECONDS", 2.0)
+    monkeypatch.setattr(record_module, "QUIET_SECONDS", 2.0)
     (tmp_path / "wide.toml").write_text(SWEEP)
     runs, results = tmp_path / "runs", tmp_path / "results"
     with serve_site(runs, results) as here, BrowserPage(browser) as page:

@@ -15,7 +15,8 @@ from web_testing import (
 )
 
 from straggler.experiment import Experiment
-from straggler.record import ARRIVALS, Record, Recorder
+from straggler.record import ARRIVALS, Record
+from straggler.running.recorder import Recorder
 from straggler.sweeps.grid import Cell, plan_runs
 from straggler.sweeps.progress import SweepProgress
 from straggler.sweeps.status_file import ProgressFile
@@ -154,7 +155,7 @@ def test_new_parts_of_a_running_run_are_read(tmp_path: Path) -> None:
     with Recorder(tmp_path / "run", text, ["straggler"]) as recorder:
         assert seen() == []
         for number in range(3):
-            recorder.arrival(**row | {"index": number})
+            recorder.add_arrival(**row | {"index": number})
             recorder.flush()
             assert seen() == list(range(number + 1))
         (tmp_path / "run" / "arrivals.parts" / "000002.parquet").unlink()

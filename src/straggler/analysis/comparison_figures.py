@@ -96,7 +96,7 @@ def draw_accuracy(axes: Axes, records: Mapping[str, Record], target: float) -> N
 
 def draw_timeline(axes: Axes, name: str, record: Record, clock: str) -> list[Patch]:
     """What each worker does first, as long as the longest job takes three times; what the colours mean."""
-    every = spans(record.arrivals)
+    every = spans(record.jobs)
     slowest = record.arrivals.select((pl.col("time") - pl.col("started")).max()).item()
     end = 3 * slowest
     seen = every.filter(pl.col("begin") < end)

@@ -15,6 +15,7 @@ from plotly import graph_objects as go
 from plotly.subplots import make_subplots
 
 from straggler.analysis.style import COLOURS, drawn, place_legend
+from straggler.running.atomic_files import replace_atomically
 
 VIEWS = ("both", "top", "3d")
 LEVELS = 18
@@ -163,9 +164,8 @@ def landscape_page(points: pl.DataFrame, explained: Sequence[float], samples: in
     page.update_scenes(xaxis_title="PC 1", yaxis_title="PC 2", zaxis=scale, camera=camera)
     page.update_layout(title=subject(explained, samples), legend={"orientation": "h", "y": -0.15})
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    page.write_html(temporary, include_plotlyjs=True)
-    temporary.replace(path)
+    with replace_atomically(path) as temporary:
+        page.write_html(temporary, include_plotlyjs=True)
     return path
 
 

@@ -10,6 +10,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from straggler.running.atomic_files import replace_atomically
+
 # Okabe and Ito's palette, told apart by colour-blind readers; grey for their yellow, which is lost on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
 STYLES = ("-", "--", "-.", ":")
@@ -55,12 +57,8 @@ def drawn(path: Path, width: float, height: float, dpi: int = 150) -> Iterator[F
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        try:
+        with replace_atomically(path) as temporary:
             figure.savefig(temporary, dpi=dpi, format=path.suffix.removeprefix("."))
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def panels(figure: Figure, rows: int, columns: int, **more: Any) -> list[Axes]:

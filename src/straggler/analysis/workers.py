@@ -85,7 +85,7 @@ def spans(arrivals: pl.DataFrame) -> pl.DataFrame:
 
 def timeline_figure(records: Mapping[str, Record], path: Path) -> Path:
     """Who computes, waits or is cancelled when: the beginning of each run."""
-    every = {name: spans(record.arrivals) for name, record in records.items()}
+    every = {name: spans(record.jobs) for name, record in records.items()}
     ends = [window(table) for table in every.values() if len(table)]
     end = min(ends, default=1.0)
     counts = {name: int(record.settings["workers"]) for name, record in records.items()}

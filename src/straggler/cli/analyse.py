@@ -12,6 +12,7 @@ from straggler.analysis.style import FORMATS
 from straggler.analysis.tables import build_table, format_number
 from straggler.cli.app import check_suffix, err, out
 from straggler.config.registry import InputError, parse_entry
+from straggler.running.atomic_files import replace_atomically
 from straggler.running.progress import ProgressBar
 from straggler.timing import DELAYS, Durations, Law
 from straggler.timing.clusters import MACHINES, policy_of, speedups
@@ -169,6 +170,5 @@ def check_durations(computes: list[Law], delays: list[Law], workers: int) -> Non
 
 def write(frame: pl.DataFrame, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.tmp")
-    frame.write_csv(temporary) if file.suffix == ".csv" else frame.write_parquet(temporary)
-    temporary.replace(file)
+    with replace_atomically(file) as temporary:
+        frame.write_csv(temporary) if file.suffix == ".csv" else frame.write_parquet(temporary)

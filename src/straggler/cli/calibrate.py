@@ -11,7 +11,7 @@ from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
 from straggler.cli.app import find, out
 from straggler.config.custom import custom_keys
-from straggler.record import write_text
+from straggler.running.atomic_files import write_text_atomically
 from straggler.timing.calibration import Calibration, calibrate
 
 WIDTH = 30  # characters of a bar
@@ -25,7 +25,7 @@ def calibrate_(run: options.Run, out_folder: options.Records = Path("runs"), int
     """Fit a simulation to a run in real time, and show what it predicts beside what was measured."""
     record = find(run, out_folder)
     found = calibrate(record)
-    write_text(record.path / "calibration.json", found.to_json())
+    write_text_atomically(record.path / "calibration.json", found.to_json())
     show_parts(found.parts)
     show_prediction(found)
     show_staleness(found.staleness)
@@ -38,7 +38,7 @@ def calibrate_(run: options.Run, out_folder: options.Records = Path("runs"), int
         )
         return
     into = into or record.path / "calibrated.toml"
-    write_text(into, found.experiment.to_toml())
+    write_text_atomically(into, found.experiment.to_toml())
     out.print(f"simulate it with: straggler run --config {quote(str(into))}", soft_wrap=True)
 
 

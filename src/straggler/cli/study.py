@@ -16,10 +16,10 @@ from straggler.analysis.tables import build_table, fill_section, format_markdown
 from straggler.cli import options
 from straggler.cli.app import complain, err, out
 from straggler.config.registry import InputError, suggest_name
-from straggler.record import write_text
 from straggler.reproduction import STUDIES, Study
 from straggler.reproduction.page import account, claim_rows, draw, holds_results, tally
 from straggler.reproduction.study import Scale
+from straggler.running.atomic_files import write_text_atomically
 from straggler.running.progress import ProgressBar
 from straggler.sweeps.display import format_duration
 from straggler.sweeps.grid import possible, read_grid_file
@@ -203,7 +203,7 @@ def sweep(
         out.print(build_table(file.stem, *table.rows()))
         page = f"# {file.stem}\n\n{SWEPT}\n\n{format_markdown_table(*table.rows())}\n"
         for ending, text in {"md": page, "csv": table.csv(), "tex": table.latex(SWEPT)}.items():
-            write_text(folder / f"sweep.{ending}", text)
+            write_text_atomically(folder / f"sweep.{ending}", text)
         out.print(
             f"{SWEPT} The table: {folder}/sweep.md, .csv and .tex; every run: {folder}/summaries.parquet.",
             soft_wrap=True,

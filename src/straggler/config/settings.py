@@ -15,7 +15,7 @@ from straggler.problems.custom_data import CustomData
 from straggler.problems.datasets import DATASETS, Mixture
 from straggler.problems.models import MODELS
 from straggler.problems.quadratic import QuadraticData
-from straggler.running.checkpoints import encode
+from straggler.running.checkpoints import encode_value
 from straggler.timing import Law
 
 BUDGETS = ("epochs", "updates", "gradients", "seconds")
@@ -82,7 +82,7 @@ def check_memory(server: Server) -> None:
     """A piece of one's own may remember only what a checkpoint can hold."""
     for piece in (server.policy, server.correction, server.optimizer):
         try:
-            encode(piece.state(), {})
+            encode_value(piece.state(), {})
         except TypeError as error:
             remedy = "let it remember numbers, texts, tensors, and lists, tuples and dicts of these"
             raise ValueError(f"{piece}: {error}; {remedy}") from None

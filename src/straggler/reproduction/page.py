@@ -22,9 +22,9 @@ from straggler.analysis.study_tables import (
 )
 from straggler.analysis.tables import format_markdown_table
 from straggler.config.registry import InputError
-from straggler.record import write_text
 from straggler.reproduction.figures import caption_of
 from straggler.reproduction.study import Scale, Study
+from straggler.running.atomic_files import write_text_atomically
 from straggler.sweeps.grid import Cell, ThroughputCell
 from straggler.sweeps.summaries import read_summaries
 
@@ -199,8 +199,8 @@ def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool 
     tables = [(found, layout) for found, layout in tables if found]
     (results / "tables").mkdir(exist_ok=True)
     for found, layout in tables:
-        write_text(results / "tables" / f"{layout.name}.csv", as_csv(found, layout))
-        write_text(results / "tables" / f"{layout.name}.tex", as_latex(found, layout))
+        write_text_atomically(results / "tables" / f"{layout.name}.csv", as_csv(found, layout))
+        write_text_atomically(results / "tables" / f"{layout.name}.tex", as_latex(found, layout))
     figures = study.figures(summaries, results) if study.figures else []
     verdicts = judged(study, summaries, scale)
     others = 0 if rehearsal else outdated(summaries, cells)
@@ -213,8 +213,8 @@ def draw(study: Study, results: Path, scale: Scale = "default", rehearsal: bool 
     parts += ["## Claims", f"{tally(verdicts)}.", format_markdown_table(*claim_rows(verdicts))]
     parts += ["" if rehearsal else explained(verdicts)]
     parts += measured(study, summaries, tables, figures)
-    write_text(results / "README.md", "\n\n".join(part for part in parts if part) + "\n")
-    write_text(results / "claims.json", json.dumps([as_facts(one) for one in verdicts], indent=1))
+    write_text_atomically(results / "README.md", "\n\n".join(part for part in parts if part) + "\n")
+    write_text_atomically(results / "claims.json", json.dumps([as_facts(one) for one in verdicts], indent=1))
     return Drawn(tables, verdicts, times(study, summaries), others, covered)
 
 

@@ -1,12 +1,14 @@
-"""Checkpoints: one safetensors file with every tensor once, and the rest as JSON in its header."""
+"""Checkpoint files: one safetensors file that holds every tensor once, and the other values as JSON.
+
+Reading a checkpoint executes no code: only registered state classes are constructed, from their fields.
+"""
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,98 +19,120 @@ from torch import Tensor
 from straggler.core import Arrival, Gradient, Job
 from straggler.core.buffers import BufferAverage
 from straggler.core.server import Ledger, ServerState
+from straggler.record import RecordError
+from straggler.running.atomic_files import replace_atomically
 
-KEPT = 2  # so that one is left if the last is damaged
-OBJECTS: dict[str, type] = {
+CHECKPOINTS_KEPT = 2  # so that one is left if the newest is damaged
+StateClass = TypeVar("StateClass", bound=type)
+STATE_CLASSES: dict[str, type] = {
     kind.__name__: kind for kind in (Job, Gradient, Ledger, ServerState, BufferAverage)
 }
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be trusted."""
+    """A checkpoint that is damaged."""
 
 
-def save(folder: Path, number: int, state: Any) -> Path:
-    """Write a state so that it is whole or absent; the oldest go."""
+def register_state(kind: StateClass) -> StateClass:
+    """Allow a dataclass in checkpoints (a class decorator)."""
+    STATE_CLASSES[kind.__name__] = kind
+    return kind
+
+
+def write_checkpoint(folder: Path, number: int, state: Any) -> Path:
+    """Write a state, synced to disk, and delete the oldest checkpoints of the folder."""
     tensors: dict[int, tuple[int, Tensor]] = {}
-    text = json.dumps(encode(state, tensors))
+    text = json.dumps(encode_value(state, tensors))
     arrays = {str(position): tensor.detach().numpy() for position, tensor in tensors.values()}
-    path, temporary = folder / f"checkpoint-{number:09d}.safetensors", folder / "checkpoint.tmp"
-    save_file(arrays, temporary, metadata={"state": text, "sha256": digest(text, arrays)})
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    for old in checkpoints(folder)[:-KEPT]:
+    path = folder / f"checkpoint-{number:09d}.safetensors"
+    with replace_atomically(path, sync=True) as temporary:
+        save_file(arrays, temporary, metadata={"state": text, "sha256": compute_checksum(text, arrays)})
+    for old in list_checkpoints(folder)[:-CHECKPOINTS_KEPT]:
         old.unlink()
     return path
 
 
-def load(path: Path) -> Any:
-    """The state in a file, if every byte of it is as it was written."""
+def read_checkpoint(path: Path) -> Any:
+    """Return the state in a checkpoint file; raise CheckpointError if a byte of it has changed."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if digest(metadata["state"], arrays) != metadata["sha256"]:
+        if compute_checksum(metadata["state"], arrays) != metadata["sha256"]:
             raise CheckpointError(f"{path} is damaged: its checksum differs")
     except (OSError, SafetensorError, KeyError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
     tensors = {int(name): torch.from_numpy(array) for name, array in arrays.items()}
-    return decode(json.loads(metadata["state"]), tensors)
+    try:
+        return decode_value(json.loads(metadata["state"]), tensors)
+    except (KeyError, TypeError) as error:  # a class or a field that this version does not have
+        raise version_error(path, error) from error
 
 
-def newest(folder: Path, report: Callable[[str], None] = lambda line: None) -> Any | None:
-    """The state of the latest checkpoint that is good."""
-    for path in reversed(checkpoints(folder)):
+def version_error(path: Path, error: Exception) -> RecordError:
+    return RecordError(
+        f"{path} was written by another version of Straggler ({error!r}). "
+        f"Resume with that version, or pass --force to start over."
+    )
+
+
+def read_newest_checkpoint(folder: Path, report: Callable[[str], None] = lambda line: None) -> Any | None:
+    """Return the state of the newest intact checkpoint in a folder; None if there is none."""
+    for path in reversed(list_checkpoints(folder)):
         try:
-            return load(path)
+            return read_checkpoint(path)
         except CheckpointError as error:
-            report(f"{error}; the one before it is used")
+            report(f"{error}; using the previous checkpoint.")
     return None
 
 
-def checkpoints(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoint files of a folder, oldest first."""
     return sorted(folder.glob("checkpoint-*.safetensors"))
 
 
-def digest(text: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
+def compute_checksum(text: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
     sha = hashlib.sha256(text.encode())
     for name in sorted(arrays, key=int):
         sha.update(np.ascontiguousarray(arrays[name]).tobytes())
     return sha.hexdigest()
 
 
-def encode(value: Any, tensors: dict[int, tuple[int, Tensor]]) -> Any:
-    """A value as JSON; what JSON does not have is a one-key object, tensors are numbers of their own."""
+def encode_value(value: Any, tensors: dict[int, tuple[int, Tensor]]) -> Any:
+    """Return a value as JSON, with references into `tensors`, to which every new tensor is added.
+
+    Values that JSON does not have become objects with one key, the name of their type.
+    """
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, Tensor):
-        position, _ = tensors.setdefault(id(value), (len(tensors), value))  # shared ones stay shared
+        position, _ = tensors.setdefault(id(value), (len(tensors), value))  # a shared tensor stays shared
         return {"tensor": position}
     if isinstance(value, list):
-        return [encode(item, tensors) for item in value]
+        return [encode_value(item, tensors) for item in value]
     if isinstance(value, tuple):
-        return {"tuple": [encode(item, tensors) for item in value]}
-    if type(value) is dict:  # another kind would come back as a plain one
-        return {"dict": [[encode(k, tensors), encode(v, tensors)] for k, v in value.items()]}
+        return {"tuple": [encode_value(item, tensors) for item in value]}
+    if type(value) is dict:  # a subclass of dict would come back as a plain dict
+        return {"dict": [[encode_value(k, tensors), encode_value(v, tensors)] for k, v in value.items()]}
     if isinstance(value, Arrival):
         value.keep()
         parts = (value.job, value.started, value.time, value.samples, value.gradient)
-        return {"Arrival": encode(parts, tensors)}
-    if type(value) in OBJECTS.values():
-        return {type(value).__name__: encode(attributes(value), tensors)}
+        return {"Arrival": encode_value(parts, tensors)}
+    if type(value) in STATE_CLASSES.values():
+        return {type(value).__name__: encode_value(list_attributes(value), tensors)}
     raise TypeError(f"a checkpoint cannot hold {type(value).__name__}")
 
 
-def decode(value: Any, tensors: dict[int, Tensor]) -> Any:
+def decode_value(value: Any, tensors: dict[int, Tensor]) -> Any:
+    """Return the value that `encode_value` encoded."""
     if isinstance(value, list):
-        return [decode(item, tensors) for item in value]
+        return [decode_value(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
     ((kind, inside),) = value.items()
     if kind == "tensor":
         return tensors[inside]
-    content = decode(inside if kind != "dict" else [item for pair in inside for item in pair], tensors)
+    content = decode_value(inside if kind != "dict" else [item for pair in inside for item in pair], tensors)
     if kind == "tuple":
         return tuple(content)
     if kind == "dict":
@@ -116,17 +140,18 @@ def decode(value: Any, tensors: dict[int, Tensor]) -> Any:
     if kind == "Arrival":
         job, started, time, samples, gradient = content
         return Arrival(job, started, time, samples, lambda job: gradient)
-    return rebuilt(OBJECTS[kind], content)
+    return rebuild_object(STATE_CLASSES[kind], content)
 
 
-def attributes(value: Any) -> dict[str, Any]:
+def list_attributes(value: Any) -> dict[str, Any]:
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return dict(vars(value))
 
 
-def rebuilt(kind: type, content: dict[str, Any]) -> Any:
+def rebuild_object(kind: type, content: dict[str, Any]) -> Any:
+    if is_dataclass(kind):
+        return kind(**content)
     thing: Any = object.__new__(kind)
-    for name, item in content.items():
-        object.__setattr__(thing, name, item)  # frozen ones included
+    vars(thing).update(content)
     return thing

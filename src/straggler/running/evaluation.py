@@ -22,7 +22,7 @@ class Evaluation:
         self._tasks = {split: compute.evaluation_tasks(x, buffers, split) for split in splits}
         self._upcoming = chain.from_iterable(self._tasks.values())
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether all of it is computed; what is not is started where there is room."""
         self.compute.ahead(self._next, urgent=True)
         return all(task.done for tasks in self._tasks.values() for task in tasks)

@@ -25,7 +25,8 @@ from straggler.engines.pool.gradient_pool import on_cores
 from straggler.experiment import Experiment
 from straggler.problems.examples import ExampleSubset
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
-from straggler.record import Record, RecordError, read_table, write_parquet
+from straggler.record import Record, RecordError, read_table
+from straggler.running.atomic_files import write_parquet_atomically
 
 SAVE_SECONDS = 10.0  # what an interrupted grid may lose
 KEPT = re.compile(r"[0-9a-f]{16}-(\d{1,3})-(\d+|all)-(\d+\.\d+)")  # key, grid, samples, margin
@@ -265,9 +266,11 @@ def evaluate(
                 progress(done / len(missing), f"{done:,} of {len(missing):,} points")
                 if time.monotonic() - saved > SAVE_SECONDS:
                     saved = time.monotonic()
-                    write_parquet(points.with_columns(loss=pl.Series(losses, dtype=pl.Float64)), kept)
+                    write_parquet_atomically(
+                        kept, points.with_columns(loss=pl.Series(losses, dtype=pl.Float64))
+                    )
     points = points.with_columns(loss=pl.Series(losses, dtype=pl.Float64))
-    write_parquet(points, kept)
+    write_parquet_atomically(kept, points)
     return points
 
 

@@ -1,71 +1,92 @@
-"""Watching a run without touching it: rows per arrival, evaluations, snapshots, progress."""
+"""Observer: records a run without changing it: rows per arrival, evaluations, snapshots, progress."""
 
 import hashlib
 import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from straggler.core import Arrival, Change, Decision, Diverged, Job, Server, Split
 from straggler.core.loop import Budget
 from straggler.engines.pool.gradient_pool import GradientComputer
-from straggler.record import Recorder
-from straggler.running.collapse import CollapseDetector
+from straggler.running.checkpoints import register_state
+from straggler.running.convergence import CollapseDetector, CollapseState, has_converged
 from straggler.running.evaluation import Evaluation
+from straggler.running.recorder import Recorder
 
-CHANCE_MARGIN = 2.0  # points above chance that count as having learnt something
-PROGRESS_SECONDS = 0.1
-PUBLISH_SECONDS = 0.5  # how far the record's own word on its progress lags behind
-RECENT_ARRIVALS = 60  # whose staleness is shown
-MOST_WORKERS = 64  # whose state is shown
+PROGRESS_SECONDS = 0.1  # between updates of the progress bar
+PUBLISH_SECONDS = 0.5  # between updates of the record's summary
+RECENT_ARRIVALS = 60  # in the progress display
+SHOWN_WORKERS = 64  # in the progress display
+RECENT_LOSS_WEIGHT = 0.02  # of the latest loss in the running mean
 ROUNDING = 1e-9  # 1.0 // 0.1 is 9
-RECENT = 0.02  # weight of the latest loss in the running mean that is shown
 
 TrainMetrics = Literal["never", "end", "always"]
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """What a progress bar shows."""
 
-    spent: float  # of the budget, 0 to 1
+    spent: float  # fraction of the budget, 0 to 1
     seconds: float  # on the run's clock
     updates: int
     loss: float  # running mean over the latest arrivals
     staleness: float  # mean so far
     accuracy: float | None  # at the last evaluation, percent
     recent: tuple[int, ...] = ()  # staleness of the latest arrivals
-    behind: tuple[int | None, ...] = ()  # how old the model of each of the first workers is; None: it waits
+    behind: tuple[int | None, ...] = ()  # staleness of each worker's current model; None: it is idle
     busy: int = 0  # workers that compute
     workers: int = 0
 
 
 @dataclass(frozen=True)
 class ObserverSettings:
-    """What is to be seen of a run."""
+    """What an observer measures."""
 
     eval_every: float = 0.0  # epochs; 0: only at the end
     train_metrics: TrainMetrics = "end"  # when to evaluate the training set
-    snapshots: int = 0  # weights kept, after the first ones
-    beside: bool = False  # evaluate beside the training: in real time it must not wait
-    ends_lost: bool = False  # look whether the network is lost; in real time the looking would be waited for
-    progress: Callable[[Progress], None] | None = None
+    snapshots: int = 0  # number of snapshots after the initial model
+    evaluates_beside: bool = False  # in another process while training continues (real time)
+    detects_collapse: bool = False  # in virtual time only: in real time training would wait for the checks
+    progress: Callable[[RunProgress], None] | None = None
+
+
+@register_state
+@dataclass(frozen=True)
+class Snapshot:
+    """The model at one moment."""
+
+    x: Tensor
+    buffers: Tensor
+    updates: int
+    seconds: float
+
+
+@register_state
+@dataclass
+class ObserverState:
+    """What a checkpoint stores of an observer."""
+
+    next_evaluation: float  # epochs
+    seconds: float = 0.0  # on the run's clock
+    evaluation_seconds: float = 0.0  # on this machine
+    loss_sum: float = 0.0  # of the batches since the last evaluation
+    loss_count: int = 0
+    recent_loss: float = math.nan
+    last_row: dict[str, Any] = field(default_factory=dict)  # of the curve
+    test_predictions: Tensor | None = None  # two rows: true classes, predicted classes
+    snapshots: list[Snapshot] = field(default_factory=list)
+    collapse: CollapseState = field(default_factory=CollapseState)
 
 
 class Observer:
-    """Called after every arrival."""
-
-    _KEPT = (
-        "seconds", "measuring", "_loss_sum", "_loss_count", "_last",
-        "_recent_loss", "_accuracy", "_next_evaluation", "_kept",
-    )  # fmt: skip
+    """Called after every arrival and every change of the workers."""
 
     def __init__(
         self,
@@ -73,100 +94,99 @@ class Observer:
         compute: GradientComputer,
         budget: Budget,
         recorder: Recorder,
-        watch: ObserverSettings,
+        settings: ObserverSettings,
     ) -> None:
         self.server, self.compute, self.budget, self.recorder = server, compute, budget, recorder
-        self.watch = watch
-        self.seconds, self.measuring = 0.0, 0.0  # the run's clock; host seconds spent on measuring
-        self._loss_sum, self._loss_count = 0.0, 0  # of the batches since the last evaluation
-        self._last: dict[str, Any] = {}  # the latest row of the curve
-        self._pending: tuple[dict[str, Any], Evaluation] | None = None  # a row of the curve to come
-        self._predictions: dict[Split, NDArray[np.int64]] = {}
-        self._recent_loss = math.nan
-        self._accuracy: float | None = None
-        self._next_evaluation = watch.eval_every or math.inf
-        self._kept: list[tuple[Tensor, Tensor, int, float]] = []
+        self.settings = settings
+        self.state = ObserverState(settings.eval_every or math.inf)
+        self._pending: tuple[dict[str, Any], Evaluation] | None = None  # a row of the curve without scores
         self._shown, self._published = 0.0, time.monotonic()
         self._recent: deque[int] = deque(maxlen=RECENT_ARRIVALS)
-        problem = compute.problem
-        self._pulse = CollapseDetector(problem) if watch.ends_lost and problem.classes else None
+        detects = settings.detects_collapse and compute.problem.classes
+        self._detector = CollapseDetector(compute.problem) if detects else None
+        self.restore(self.state)
 
-    def begin(self) -> None:
-        """The model before the first step."""
-        self._snapshot()
-        if self.watch.eval_every:
-            self.measure()
+    def start(self) -> None:
+        """Record the initial model."""
+        self._take_snapshot()
+        if self.settings.eval_every:
+            self.evaluate()
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep."""
-        self._conclude()
-        found = {split: torch.from_numpy(found) for split, found in self._predictions.items()}
-        kept = {name: getattr(self, name) for name in self._KEPT} | {"_predictions": found}
-        return kept | {"pulse": self._pulse and (self._pulse.next_look, self._pulse.silent)}
+    def finish_state(self) -> ObserverState:
+        """Wait for a pending evaluation and return the state for a checkpoint."""
+        self._finish_evaluation()
+        return self.state
 
-    def restore(self, state: dict[str, Any]) -> None:
-        for name in self._KEPT:
-            setattr(self, name, state[name])
-        self._predictions = {split: found.numpy() for split, found in state["_predictions"].items()}
-        if self._pulse:
-            self._pulse.next_look, self._pulse.silent = state["pulse"]
+    def restore(self, state: ObserverState) -> None:
+        """Continue from the state of a checkpoint."""
+        self.state = state
+        if self._detector is not None:
+            self._detector.state = state.collapse
 
     def __call__(
         self, arrival: Arrival | Change, decision: Decision, staleness: int, before: Tensor
     ) -> Diverged | None:
-        """Write it down; the answer ends the run."""
-        self.seconds = arrival.time
+        """Record an arrival; return the reason if the run must end."""
+        self.state.seconds = arrival.time
         if isinstance(arrival, Change):
-            self.recorder.arrival(time=arrival.time, worker=arrival.worker, decision=decision)
+            self.recorder.add_arrival(time=arrival.time, worker=arrival.worker, decision=decision)
         else:
             self._recent.append(staleness)
-            self._write(arrival, decision, staleness, before)
+            self._record_arrival(arrival, decision, staleness, before)
         for job in self.server.cancelled:
-            self._write_cancelled(job)
-        if self.server.epochs >= self._next_evaluation:
-            passed = math.floor(self.server.epochs / self.watch.eval_every + ROUNDING)
-            self._next_evaluation = (passed + 1) * self.watch.eval_every
-            self.measure()
-        elif self._pending is not None and self._pending[1].ready():
-            self._conclude()
-        if self.watch.snapshots and self._spent() * self.watch.snapshots >= len(self._kept):
-            self._snapshot()
+            self._record_cancelled(job)
+        if self.server.epochs >= self.state.next_evaluation:
+            passed = math.floor(self.server.epochs / self.settings.eval_every + ROUNDING)
+            self.state.next_evaluation = (passed + 1) * self.settings.eval_every
+            self.evaluate()
+        elif self._pending is not None and self._pending[1].is_ready():
+            self._finish_evaluation()
+        if self.settings.snapshots and self._spent() * self.settings.snapshots >= len(self.state.snapshots):
+            self._take_snapshot()
         now = time.monotonic()
-        if self.watch.progress is not None and now - self._shown > PROGRESS_SECONDS:
+        if self.settings.progress is not None and now - self._shown > PROGRESS_SECONDS:
             self._shown = now
-            self.watch.progress(self.now())
+            self.settings.progress(self.progress())
         if now - self._published > PUBLISH_SECONDS:
             self._published = now
-            self._publish()
-        server = self.server
-        return None if self._pulse is None else self._pulse.check(server.epochs, server.x, server.buffers)
+            self._publish_progress()
+        server, detector = self.server, self._detector
+        return None if detector is None else detector.check(server.epochs, server.x, server.buffers)
 
-    def now(self) -> Progress:
-        server = self.server
-        staleness = server.staleness_sum / max(1, server.ledger.applied)
-        seen = (self._spent(), self.seconds, server.k, self._recent_loss, staleness, self._accuracy)
-        first = range(min(MOST_WORKERS, len(server.finished)))
-        behind = tuple(server.staleness(server.busy[w]) if w in server.busy else None for w in first)
-        return Progress(*seen, tuple(self._recent), behind, len(server.busy), len(server.finished))
+    def progress(self) -> RunProgress:
+        """Return what a progress bar shows now."""
+        server, first = self.server, range(min(SHOWN_WORKERS, len(self.server.finished)))
+        return RunProgress(
+            spent=self._spent(),
+            seconds=self.state.seconds,
+            updates=server.k,
+            loss=self.state.recent_loss,
+            staleness=server.staleness_sum / max(1, server.ledger.applied),
+            accuracy=self.state.last_row.get("test_accuracy"),
+            recent=tuple(self._recent),
+            behind=tuple(server.staleness(server.busy[w]) if w in server.busy else None for w in first),
+            busy=len(server.busy),
+            workers=len(server.finished),
+        )
 
-    def _publish(self) -> None:
-        """Say in the record how far the run is, for those who watch from outside."""
-        server, now = self.server, self.now()
+    def _publish_progress(self) -> None:
+        """Write the progress to the record's summary, for readers in other processes."""
+        server, now = self.server, self.progress()
         facts: dict[str, Any] = {"status": "running", "spent": now.spent, "seconds": now.seconds}
         facts |= {"updates": server.k, "gradients": server.gradients, "epochs": server.epochs}
         facts |= {"recent_loss": now.loss, "mean_staleness": now.staleness, "test_accuracy": now.accuracy}
-        self.recorder.summary(facts)
+        self.recorder.write_summary(facts)
 
     def _spent(self) -> float:
-        return self.budget.spent(self.server, self.seconds)
+        return self.budget.spent(self.server, self.state.seconds)
 
-    def _write(self, arrival: Arrival, decision: Decision, staleness: int, before: Tensor) -> None:
-        job, gradient = arrival.job, arrival.fetched_gradient
+    def _record_arrival(self, arrival: Arrival, decision: Decision, staleness: int, before: Tensor) -> None:
+        job, gradient, state = arrival.job, arrival.fetched_gradient, self.state
         if gradient is not None:
-            self._loss_sum, self._loss_count = self._loss_sum + gradient.loss, self._loss_count + 1
-            before_loss = gradient.loss if math.isnan(self._recent_loss) else self._recent_loss
-            self._recent_loss = before_loss + RECENT * (gradient.loss - before_loss)
-        self.recorder.arrival(
+            state.loss_sum, state.loss_count = state.loss_sum + gradient.loss, state.loss_count + 1
+            mean = gradient.loss if math.isnan(state.recent_loss) else state.recent_loss
+            state.recent_loss = mean + RECENT_LOSS_WEIGHT * (gradient.loss - mean)
+        self.recorder.add_arrival(
             time=arrival.time,
             started=arrival.started,
             worker=arrival.worker,
@@ -175,16 +195,16 @@ class Observer:
             compute=arrival.compute,
             delay=arrival.delay,
             staleness=staleness,
-            gap=root_mean_square(before, job.x),
+            gap=compute_gap(before, job.x),
             loss=None if gradient is None else gradient.loss,
-            gradient_norm=None if gradient is None else norm(gradient.vector),
-            weight_norm=norm(self.server.x),
+            gradient_norm=None if gradient is None else compute_norm(gradient.vector),
+            weight_norm=compute_norm(self.server.x),
             decision=decision,
         )
 
-    def _write_cancelled(self, job: Job) -> None:
-        self.recorder.arrival(
-            time=self.seconds,
+    def _record_cancelled(self, job: Job) -> None:
+        self.recorder.add_arrival(
+            time=self.state.seconds,
             worker=job.worker,
             index=job.index,
             version=job.version,
@@ -192,103 +212,100 @@ class Observer:
             decision="cancelled",
         )
 
-    def measure(self) -> None:
-        """Evaluate the model now; the row of the curve follows at once, or when it is computed beside."""
-        self._conclude()
-        server = self.server
+    def evaluate(self) -> None:
+        """Evaluate the current model, and add a row to the curve now or when the scores are ready."""
+        self._finish_evaluation()
+        server, state = self.server, self.state
         row: dict[str, Any] = {
-            "seconds": self.seconds,
+            "seconds": state.seconds,
             "updates": server.k,
             "gradients": server.gradients,
             "epochs": server.epochs,
             "lr": server.lr,
-            "batch_loss": self._loss_sum / self._loss_count if self._loss_count else None,
+            "batch_loss": state.loss_sum / state.loss_count if state.loss_count else None,
         }
-        splits: tuple[Split, ...] = (
-            ("test", "validation", "train")
-            if self.watch.train_metrics == "always"
-            else ("test", "validation")
-        )
-        self._loss_sum, self._loss_count = 0.0, 0
+        state.loss_sum, state.loss_count = 0.0, 0
+        splits: tuple[Split, ...] = ("test", "validation")
+        if self.settings.train_metrics == "always":
+            splits = (*splits, "train")
         self._pending = row, Evaluation(self.compute, server.x, server.buffers, splits)
-        if not self.watch.beside:
-            self._conclude()
+        if not self.settings.evaluates_beside:
+            self._finish_evaluation()
 
-    def _conclude(self) -> None:
-        """Write the row of an evaluation that was begun."""
+    def _finish_evaluation(self) -> None:
+        """Wait for the pending evaluation, if there is one, and add its row to the curve."""
         if self._pending is None:
             return
         started = time.monotonic()
         row, evaluation = self._pending
         row |= evaluation.scores()
-        self._pending, self._last = None, row
-        self._predictions |= evaluation.predictions
-        self._accuracy = row.get("test_accuracy")
-        self.recorder.evaluation(row)
-        self.measuring += time.monotonic() - started
+        self._pending, self.state.last_row = None, row
+        if (predictions := evaluation.predictions.get("test")) is not None:
+            self.state.test_predictions = torch.from_numpy(predictions)
+        self.recorder.add_evaluation(row)
+        self.state.evaluation_seconds += time.monotonic() - started
 
-    def final(self) -> dict[str, Any]:
-        """The last word on the model: every split, class by class."""
-        if self._kept and self._kept[-1][0] is not self.server.x:  # the budget ended between two snapshots
-            self._snapshot()
-        self._conclude()
-        if self._last.get("gradients") != self.server.gradients:
-            self.measure()
-            self._conclude()
-        last = self._last
-        facts: dict[str, Any] = {"train_accuracy": None, "test_accuracy": None}
-        facts |= {key: value for key, value in last.items() if key.endswith(("_accuracy", "_loss"))}
-        if "train_loss" not in facts and self.watch.train_metrics != "never":
-            facts |= Evaluation(self.compute, self.server.x, self.server.buffers, ("train",)).scores()
-        return facts | self._by_class()
+    def evaluate_final_model(self) -> dict[str, Any]:
+        """Return the final scores of every split, those of every class, and whether the run converged."""
+        server, snapshots = self.server, self.state.snapshots
+        if snapshots and snapshots[-1].x is not server.x:  # the budget ended between two snapshots
+            self._take_snapshot()
+        self._finish_evaluation()
+        if self.state.last_row.get("gradients") != server.gradients:
+            self.evaluate()
+            self._finish_evaluation()
+        scores: dict[str, Any] = {"train_accuracy": None, "test_accuracy": None}
+        scores |= {k: v for k, v in self.state.last_row.items() if k.endswith(("_accuracy", "_loss"))}
+        if "train_loss" not in scores and self.settings.train_metrics != "never":
+            scores |= Evaluation(self.compute, server.x, server.buffers, ("train",)).scores()
+        initial_loss = None
+        if scores["test_accuracy"] is None:
+            first = Evaluation(self.compute, *self.compute.problem.initial_model(), ("test",)).scores()
+            initial_loss = first.get("test_loss")
+        converged = has_converged(self.compute.problem, server.x, scores, initial_loss)
+        return scores | self._score_classes() | {"converged": converged}
 
-    def converged(self, test_accuracy: float | None) -> bool:
-        classes = len(self.compute.problem.classes)
-        if not bool(torch.isfinite(self.server.x).all()):
-            return False
-        return test_accuracy is None or test_accuracy > 100 / classes + CHANCE_MARGIN
-
-    def _by_class(self) -> dict[str, Any]:
-        if "test" not in self._predictions:
+    def _score_classes(self) -> dict[str, Any]:
+        if self.state.test_predictions is None:
             return {}
-        labels, found = self._predictions["test"]
-        # scikit-learn takes a second to import, so only who uses it waits
+        # Importing scikit-learn takes a second.
         from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+        labels, predictions = self.state.test_predictions.numpy()
         names = self.compute.problem.classes
         numbers = list(range(len(names)))
-        scores = precision_recall_fscore_support(labels, found, labels=numbers, zero_division=0.0)
+        scores = precision_recall_fscore_support(labels, predictions, labels=numbers, zero_division=0.0)
         table = {
             name: dict(zip(("precision", "recall", "f1"), map(float, row), strict=True))
             for name, *row in zip(names, *scores[:3], strict=True)
         }
-        return {"classes": table, "confusion": confusion_matrix(labels, found, labels=numbers).tolist()}
+        return {"classes": table, "confusion": confusion_matrix(labels, predictions, labels=numbers).tolist()}
 
-    def _snapshot(self) -> None:
-        if not self.watch.snapshots:
+    def _take_snapshot(self) -> None:
+        if not self.settings.snapshots:
             return
-        self._kept.append((self.server.x, self.server.buffers, self.server.k, self.seconds))
-        x, buffers, updates, seconds = zip(*self._kept, strict=True)
-        self.recorder.tensors(
+        snapshots = self.state.snapshots
+        snapshots.append(Snapshot(self.server.x, self.server.buffers, self.server.k, self.state.seconds))
+        self.recorder.write_tensors(
             "snapshots.safetensors",
             {
-                "weights": torch.stack(x),
-                "buffers": torch.stack(buffers),
-                "updates": torch.tensor(updates),
-                "seconds": torch.tensor(seconds, dtype=torch.float64),
+                "weights": torch.stack([one.x for one in snapshots]),
+                "buffers": torch.stack([one.buffers for one in snapshots]),
+                "updates": torch.tensor([one.updates for one in snapshots]),
+                "seconds": torch.tensor([one.seconds for one in snapshots], dtype=torch.float64),
             },
         )
 
 
-def norm(vector: Tensor) -> float:
+def compute_norm(vector: Tensor) -> float:
     return float(torch.linalg.vector_norm(vector))
 
 
-def root_mean_square(now: Tensor, then: Tensor) -> float:
-    """The gap between two models."""
-    return 0.0 if now is then else norm(now - then) / math.sqrt(len(now))
+def compute_gap(now: Tensor, then: Tensor) -> float:
+    """Return the root mean square of the difference of two models."""
+    return 0.0 if now is then else compute_norm(now - then) / math.sqrt(len(now))
 
 
 def weights_sha256(x: Tensor, buffers: Tensor) -> str:
-    """The fingerprint of a model: equal if and only if every bit is."""
+    """Return the SHA-256 of a model: equal if and only if every bit is."""
     return hashlib.sha256(x.numpy().tobytes() + buffers.numpy().tobytes()).hexdigest()

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from straggler.running.observer import Progress as Seen
+from straggler.running.observer import RunProgress
 
 LINE_SECONDS = 10.0  # between plain lines
 BARS = "▁▂▃▄▅▆▇█"
@@ -54,7 +54,7 @@ class ProgressBar:
         """A remark that stays."""
         self.console.print(f"{self.title}: {line}", style="dim", markup=False, soft_wrap=True)
 
-    def update(self, seen: Seen) -> None:
+    def update(self, seen: RunProgress) -> None:
         self._advance(seen.spent, details(seen, self.console.width))
         self._line(seen.spent, f"  {seen.seconds:.0f} s  {numbers(seen)}")
 
@@ -77,26 +77,26 @@ class ProgressBar:
         return Group(self._progress, *self._details)
 
 
-def numbers(seen: Seen) -> str:
+def numbers(seen: RunProgress) -> str:
     accuracy = "" if seen.accuracy is None else f"  acc {seen.accuracy:.1f} %"
     return f"loss {seen.loss:.3f}{accuracy}  τ {seen.staleness:.1f}"
 
 
-def details(seen: Seen, width: int) -> list[Text]:
+def details(seen: RunProgress, width: int) -> list[Text]:
     """What stands below the bar, as far as it is known."""
     lines = [numbers_line(seen)]
     lines += [staleness_line(seen, width)] if seen.recent else []
     return lines + ([workers_line(seen, width)] if seen.workers else [])
 
 
-def numbers_line(seen: Seen) -> Text:
+def numbers_line(seen: RunProgress) -> Text:
     accuracy = "" if seen.accuracy is None else f"   accuracy {seen.accuracy:.1f} %"
     return Text(
         f"  loss {seen.loss:.3f}{accuracy}   {seen.updates:,} updates   {seen.seconds:,.0f} s", no_wrap=True
     )
 
 
-def staleness_line(seen: Seen, width: int) -> Text:
+def staleness_line(seen: RunProgress, width: int) -> Text:
     """The staleness of the latest arrivals as a line of bars."""
     said = f" the latest up to {max(seen.recent, default=0):,}, mean {seen.staleness:,.1f}"
     line = Text("  staleness ", style="dim", no_wrap=True, overflow="ellipsis")
@@ -104,7 +104,7 @@ def staleness_line(seen: Seen, width: int) -> Text:
     return line.append(sparkline(shown), style="default").append(said)
 
 
-def workers_line(seen: Seen, width: int) -> Text:
+def workers_line(seen: RunProgress, width: int) -> Text:
     """A bar for each worker: how old the model is that it computes at; a dot where it waits."""
     waits = seen.workers - seen.busy
     said = f" {seen.busy:,} compute, {waits:,} wait" if waits else f" all {seen.busy:,} compute"

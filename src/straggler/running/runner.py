@@ -18,10 +18,11 @@ from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool,
 from straggler.engines.real_time import WorkerError
 from straggler.experiment import Experiment
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
-from straggler.record import Record, Recorder, existing
-from straggler.running.checkpointing import Checkpointer, CheckpointInterval
-from straggler.running.checkpoints import newest
-from straggler.running.observer import Observer, ObserverSettings, Progress, TrainMetrics, weights_sha256
+from straggler.record import Record, find_finished_record
+from straggler.running.checkpointer import Checkpointer, CheckpointInterval, RunState
+from straggler.running.checkpoints import read_newest_checkpoint
+from straggler.running.observer import Observer, ObserverSettings, RunProgress, TrainMetrics, weights_sha256
+from straggler.running.recorder import Recorder
 from straggler.timing import Durations
 
 
@@ -33,7 +34,7 @@ class RunOptions:
     jobs: int | None = None  # processes that compute gradients (simulator); None: one per core
     force: bool = False  # run again, even if a finished record or a checkpoint exists
     data: Path | None = None  # folder of the data sets
-    progress: Callable[[Progress], None] | None = None
+    progress: Callable[[RunProgress], None] | None = None
     report: Callable[[str], None] = lambda line: None  # shows one line to the user
     checkpoint_every: str = "60s"  # "60s": seconds on this machine; "500": updates
     worker_timeout: float = 60.0  # seconds without a message until a worker is restarted (real time)
@@ -48,7 +49,7 @@ def run_experiment(
     jobs: int | None = None,
     force: bool = False,
     data: Path | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[RunProgress], None] | None = None,
     report: Callable[[str], None] = lambda line: None,
     checkpoint_every: str = "60s",
     worker_timeout: float = 60.0,
@@ -61,7 +62,7 @@ def run_experiment(
     )
     check_cluster_options(experiment, options)
     folder = Path(out) / experiment.id
-    if not force and (finished := existing(folder)) is not None:
+    if not force and (finished := find_finished_record(folder)) is not None:
         report(f"Using the cached run {folder} (pass --force to run it again).")
         return finished
     train_and_record(experiment, options, folder)
@@ -83,40 +84,41 @@ def train_and_record(experiment: Experiment, options: RunOptions, folder: Path) 
     interval = CheckpointInterval.parse(options.checkpoint_every)
     engine_class = load_engine(experiment.engine)
     problem, server, budget = build_run(experiment, options)
-    resumed = None if options.force else newest(folder, options.report)
+    resumed: RunState | None = None if options.force else read_newest_checkpoint(folder, options.report)
     if resumed is not None:
-        updates = resumed["server"]["k"]
-        options.report(f"Resuming from the checkpoint at update {updates:,} (pass --force to start over).")
-        started -= resumed["elapsed"]
+        options.report(
+            f"Resuming from the checkpoint at update {resumed.updates:,} (pass --force to start over)."
+        )
+        started -= resumed.elapsed
     settings = ObserverSettings(
         eval_every=experiment.eval_every,
         train_metrics=choose_train_metrics(experiment.train_metrics, problem),
         snapshots=experiment.snapshots,
-        beside=not engine_class.is_virtual and experiment.eval_every > 0,
-        ends_lost=engine_class.is_virtual,
+        evaluates_beside=not engine_class.is_virtual and experiment.eval_every > 0,
+        detects_collapse=engine_class.is_virtual,
         progress=options.progress,
     )
     recorder = Recorder(
-        folder, experiment.to_toml(), sys.argv, resumed and resumed["recorder"], options.force
+        folder, experiment.to_toml(), sys.argv, resumed.recorder if resumed else None, options.force
     )
     with use_one_thread():
-        compute = start_computing(problem, options, engine_class.is_virtual, settings.beside)
+        compute = start_computing(problem, options, engine_class.is_virtual, settings.evaluates_beside)
         setup = make_setup(experiment, options, compute, recorder)
         # The recorder is entered last, so that an engine that cannot start leaves the folder untouched.
         with closing(compute), closing(engine_class.create(setup)) as engine, recorder:
-            if settings.beside:  # otherwise this process would compute the first evaluations
+            if settings.evaluates_beside:  # otherwise this process would compute the first evaluations
                 compute.wait_until_ready()
             observer = Observer(server, compute, budget, recorder, settings)
             checkpointer = Checkpointer(interval, server, engine, observer, recorder)
-            checkpointer.restore(resumed) if resumed else checkpointer.begin()
-            with checkpointer.listening(), checkpointer.saving_before(WorkerError):
+            checkpointer.restore(resumed) if resumed else checkpointer.start()
+            with checkpointer.stopping_on_signals(), checkpointer.saving_on(WorkerError):
                 end = train(server, engine, budget, checkpointer)
             times = {
-                "train_seconds": checkpointer.elapsed() - observer.measuring,
+                "train_seconds": checkpointer.elapsed() - observer.state.evaluation_seconds,
                 "host_seconds": time.monotonic() - started,
             }
             summary = summarize(experiment, server, observer, recorder, end)
-            recorder.tensors("weights.safetensors", problem.state_dict(server.x, server.buffers))
+            recorder.write_tensors("weights.safetensors", problem.state_dict(server.x, server.buffers))
             recorder.finish(summary | times)
 
 
@@ -162,7 +164,7 @@ def make_setup(
 
     def report_failure(time: float, worker: int, reason: str) -> None:
         options.report(f"{reason}; restarting it.")
-        recorder.event(time, worker, reason)
+        recorder.add_event(time, worker, reason)
 
     return EngineSetup(
         compute=compute,
@@ -185,7 +187,7 @@ def summarize(
     end: Diverged | None,
 ) -> dict[str, Any]:
     """Evaluate the final model and return everything that summary.json holds except times."""
-    scores, ledger = observer.final(), server.ledger
+    scores, ledger = observer.evaluate_final_model(), server.ledger
     return {
         "id": experiment.id,
         "status": "diverged" if end else "finished",
@@ -202,8 +204,8 @@ def summarize(
         "epochs": server.epochs,
         "mean_staleness": server.staleness_sum / max(1, ledger.applied),
         "max_staleness": server.staleness_max,
-        "seconds": observer.seconds,
-        "converged": end is None and observer.converged(scores["test_accuracy"]),
+        "seconds": observer.state.seconds,
+        "converged": end is None and scores["converged"],
         "weights_sha256": weights_sha256(server.x, server.buffers),
         "record": str(recorder.path),
     }

@@ -9,7 +9,7 @@ from typing import Any
 from straggler.core import Problem
 from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
-from straggler.record import existing
+from straggler.record import find_finished_record
 from straggler.sweeps.grid import PlannedRun
 from straggler.timing.clusters import Repetition
 
@@ -30,7 +30,7 @@ class CostModel:
         experiment = task.experiment
         if isinstance(experiment, Repetition):
             return COUNTED * experiment.gradients
-        if existing(self.runs / experiment.id) is not None:
+        if find_finished_record(self.runs / experiment.id) is not None:
             return 0.0
         try:
             each, samples = self._measured(experiment)

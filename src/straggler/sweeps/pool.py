@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from straggler.experiment import Experiment
-from straggler.running.observer import Progress
+from straggler.running.observer import RunProgress
 from straggler.sweeps.grid import PlannedRun
 from straggler.sweeps.results import SummaryRow, counted, summarise_run
 from straggler.timing.clusters import Repetition
@@ -121,7 +121,7 @@ def serve(line: Connection) -> None:
 
 
 def run_and_summarise(
-    progress: Callable[[Progress], None],
+    progress: Callable[[RunProgress], None],
     order: dict[str, Any] | Repetition,
     runs: Path,
     data: Path | None,

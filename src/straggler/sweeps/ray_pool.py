@@ -15,8 +15,8 @@ from straggler.config.registry import InputError
 from straggler.engines.ray_errors import needing_ray
 from straggler.experiment import Experiment
 from straggler.problems.downloads.sources import DataError
-from straggler.record import RecordError, existing
-from straggler.running.observer import Progress
+from straggler.record import RecordError, find_finished_record
+from straggler.running.observer import RunProgress
 from straggler.sweeps.data_transfer import SentData, data_of, data_there
 from straggler.sweeps.grid import PlannedRun
 from straggler.sweeps.pool import LocalPool, RunEvent, run_and_summarise
@@ -58,7 +58,9 @@ class RayPool:
         here: list[PlannedRun] = []  # what is there already, and what is only counted
         missing: list[PlannedRun] = []
         for task in tasks:
-            trains = isinstance(task.experiment, Experiment) and existing(self.runs / task.id) is None
+            trains = (
+                isinstance(task.experiment, Experiment) and find_finished_record(self.runs / task.id) is None
+            )
             (missing if trains else here).append(task)
         try:
             yield from LocalPool(min(self.jobs, CORES), self.runs, self.data).run(here)
@@ -159,7 +161,7 @@ class Aside(threading.Thread):
 
     answer: Said
 
-    def __init__(self, work: Callable[[Callable[[Progress], None]], Said]) -> None:
+    def __init__(self, work: Callable[[Callable[[RunProgress], None]], Said]) -> None:
         super().__init__(daemon=True)
         self._work, self._spent, self._ended = work, 0.0, False
 
@@ -167,7 +169,7 @@ class Aside(threading.Thread):
         with suppress(SystemExit):  # it was ended
             self.answer = self._work(self._see)
 
-    def _see(self, seen: Progress) -> None:
+    def _see(self, seen: RunProgress) -> None:
         self._spent = seen.spent
         if self._ended:
             raise KeyboardInterrupt

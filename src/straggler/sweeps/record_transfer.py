@@ -4,7 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
-from straggler.record import Record, write_text
+from straggler.record import Record
+from straggler.running.atomic_files import write_text_atomically
 
 Parcel = dict[str, bytes]
 
@@ -22,7 +23,7 @@ def unpack(parcel: Parcel, folder: Path) -> Record:
     for name, content in parcel.items():
         (arriving / Path(name).name).write_bytes(content)
     summary = Record(arriving).summary | {"record": str(folder)}
-    write_text(arriving / "summary.json", json.dumps(summary, indent=1))
+    write_text_atomically(arriving / "summary.json", json.dumps(summary, indent=1))
     shutil.rmtree(folder, ignore_errors=True)
     arriving.rename(folder)
     return Record(folder)

@@ -12,7 +12,8 @@ import torch
 from straggler.config.registry import InputError
 from straggler.experiment import Experiment
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
-from straggler.record import Record, write_text
+from straggler.record import Record
+from straggler.running.atomic_files import write_text_atomically
 from straggler.sweeps.penalties import measure_divisor
 from straggler.timing.clusters import Repetition
 
@@ -75,7 +76,7 @@ def beside(record: Record, name: str, measure: Callable[[], SummaryRow]) -> Summ
     """What takes long to measure is kept beside the record."""
     kept = record.path / name
     if not kept.is_file():
-        write_text(kept, json.dumps(measure()))
+        write_text_atomically(kept, json.dumps(measure()))
     return dict(json.loads(kept.read_text()))
 
 

@@ -1,13 +1,13 @@
 """A sweep's word on its progress: a small file beside its results, for those who watch from outside."""
 
-import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from straggler.record import hold, jsonable, write_text
+from straggler.running.atomic_files import write_json_atomically
+from straggler.running.recorder import lock_folder
 from straggler.sweeps.progress import SweepProgress
 
 WRITE_SECONDS = 0.5  # how far who watches lags behind
@@ -22,7 +22,7 @@ class ProgressFile:
         self._written = 0.0
 
     def __enter__(self) -> Self:
-        self._lock = hold(self.folder, "--results")
+        self._lock = lock_folder(self.folder, "--results")
         self._write("running")
         return self
 
@@ -41,4 +41,4 @@ class ProgressFile:
     def _write(self, status: str) -> None:
         self._written = time.monotonic()
         facts = {"status": status, "started": self._started, **self.tally.facts()}
-        write_text(self.folder / "progress.json", json.dumps(jsonable(facts)))
+        write_json_atomically(self.folder / "progress.json", facts)

@@ -8,7 +8,8 @@ from typing import Any
 import polars as pl
 
 from straggler.experiment import Experiment
-from straggler.record import read_table, write_parquet
+from straggler.record import read_table
+from straggler.running.atomic_files import write_parquet_atomically
 from straggler.sweeps.grid import PlannedRun
 from straggler.sweeps.results import SummaryRow
 
@@ -71,7 +72,7 @@ class SummaryStore:
             table = pl.concat([kept, table], how="diagonal_relaxed")
         if name == "summaries":
             table = table.sort([*self.labels, "seed"], nulls_last=True)
-        write_parquet(table, file)
+        write_parquet_atomically(file, table)
 
 
 def collect_labels(tasks: Iterable[PlannedRun]) -> list[str]:

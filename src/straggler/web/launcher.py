@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from straggler.config.registry import InputError
 from straggler.experiment import Experiment
-from straggler.record import existing
+from straggler.record import find_finished_record
 from straggler.web.run_facts import build_command
 
 MAX_RUNNING = 2
@@ -52,7 +52,7 @@ class RunLauncher:
     def start(self, experiment: Experiment, settings: Mapping[str, Any]) -> bool:
         """Start or resume a run; return False if it is finished or running already."""
         with self._lock:
-            if self._is_running(experiment.id) or existing(self.runs / experiment.id) is not None:
+            if self._is_running(experiment.id) or find_finished_record(self.runs / experiment.id) is not None:
                 return False
             if sum(started.is_running for started in self._started.values()) >= MAX_RUNNING:
                 raise InputError(

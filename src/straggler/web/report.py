@@ -15,6 +15,7 @@ from straggler.analysis.intervals import format_interval, share_interval
 from straggler.analysis.tables import format_markdown_table, format_number
 from straggler.config.registry import InputError
 from straggler.record import Record
+from straggler.running.atomic_files import replace_atomically
 from straggler.web.gallery import gallery
 from straggler.web.printed_report import draw_pages, write_pdf, write_png
 from straggler.web.run_facts import CUSTOM_REMARK, RunFacts, format_command, label_runs
@@ -61,21 +62,18 @@ def report(
         raise InputError(f"format={kind} requires a run, but {studies[0].path} is a study. Use html or md.")
     if not studies and not any(run.settings for run in runs):
         raise InputError(f"There is nothing to report: {runs[0].problems[0]}")
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if kind == "html":
-            temporary.write_text(render_html_report(runs, studies, title=title))
-        elif kind == "md":
-            temporary.write_text(render_markdown_report(runs, studies, title))
-        else:
-            write = write_pdf if kind == "pdf" else write_png
-            write(draw_pages(runs, render_markdown_report(runs, (), title)), temporary)
-        temporary.replace(path)
+        with replace_atomically(path) as temporary:
+            if kind == "html":
+                temporary.write_text(render_html_report(runs, studies, title=title))
+            elif kind == "md":
+                temporary.write_text(render_markdown_report(runs, studies, title))
+            else:
+                write = write_pdf if kind == "pdf" else write_png
+                write(draw_pages(runs, render_markdown_report(runs, (), title)), temporary)
     except OSError as error:
         raise InputError(f"Cannot write {path} ({error.strerror}). Choose another file.") from None
-    finally:
-        temporary.unlink(missing_ok=True)
     for problem in list_problems(runs, studies):
         on_problem(problem)
     return path

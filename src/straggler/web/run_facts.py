@@ -56,7 +56,7 @@ class RunFacts:
 
     @cached_property
     def arrivals(self) -> pl.DataFrame:
-        return self._read(lambda: self.record.arrivals.select(*ARRIVALS), pl.DataFrame(schema=ARRIVALS))
+        return self._read(lambda: self.record.jobs.select(*ARRIVALS), pl.DataFrame(schema=ARRIVALS))
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:

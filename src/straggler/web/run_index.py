@@ -12,8 +12,7 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from straggler.record import RecordError, read_table
-from straggler.running.locks import held_files, still_going
+from straggler.record import RecordError, find_locked_inodes, is_being_written, read_table
 from straggler.web.gallery import gallery, live_gallery
 from straggler.web.report import SUMMARY_COLUMNS, build_summary_rows, describe_rerun, dump_json, list_problems
 from straggler.web.run_facts import READ_ERRORS, RunFacts, label_runs
@@ -69,14 +68,14 @@ class RunIndex:
 
     def list_runs(self) -> list[Row]:
         """Return a row per run; the row of an unreadable run has its problem."""
-        locked = held_files()
+        locked = find_locked_inodes()
         stamps = {folder: stamp_files(folder, RUN_FILES[:2]) for folder in list_folders(self.runs)}
         rows = {folder: describe_run(folder, stamp) for folder, stamp in stamps.items() if stamp[0]}
         return [mark_lost(folder, row, locked, "summary.json") for folder, row in rows.items()]
 
     def list_progress(self) -> list[Row]:
         """Return the progress of every study and sweep that wrote a progress file."""
-        locked, rows = held_files(), []
+        locked, rows = find_locked_inodes(), []
         for folder in list_folders(self.results):
             if (stamp := stamp_files(folder, (PROGRESS_FILE,)))[0]:
                 row = {"name": folder.name, **read_progress(folder, stamp).model_dump(exclude={"ids"})}
@@ -240,4 +239,4 @@ def mark_lost(folder: Path, row: Row, locked: set[int] | None, file: str) -> Row
     """Set the status of a run or study that says it is running but whose process has exited to `lost`."""
     if row.get("status") not in ("running", "lost"):
         return row
-    return row | {"status": "running" if still_going(folder, file, locked) else "lost"}
+    return row | {"status": "running" if is_being_written(folder, file, locked) else "lost"}

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from straggler.analysis.figures import description as d
+from straggler.running.atomic_files import replace_atomically
 
 FORMATS = (".png", ".pdf", ".svg")
 STYLE: dict[Any, Any] = {
@@ -75,13 +76,8 @@ def write_figure(spec: d.FigureSpec, path: Path, view: str | None = None, dpi: i
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> Path:
     """Write a figure; if that fails, the file stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with mpl.rc_context(STYLE):
-            figure.savefig(temporary, dpi=dpi, format=path.suffix.removeprefix("."))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replace_atomically(path) as temporary, mpl.rc_context(STYLE):
+        figure.savefig(temporary, dpi=dpi, format=path.suffix.removeprefix("."))
     return path
 
 

@@ -7,8 +7,9 @@ import polars as pl
 
 from straggler.analysis.landscapes import landscape_figure
 from straggler.config.registry import InputError
-from straggler.record import Record, existing, read_table, write_parquet
+from straggler.record import Record, find_finished_record, read_table
 from straggler.reproduction.papers.epfl.numbers import MOMENTA
+from straggler.running.atomic_files import write_parquet_atomically
 from straggler.running.landscape import compute_landscape
 from straggler.sweeps.grid import Cell
 
@@ -33,7 +34,9 @@ def survey(
     mine = [cell for cell in cells if cell.labels["table"] == "landscape"]
     for protocol in dict.fromkeys(str(cell.labels["protocol"]) for cell in mine):
         five = [cell for cell in mine if cell.labels["protocol"] == protocol]
-        records = {str(cell.labels["row"]): existing(runs / cell.experiment(0).id) for cell in five}
+        records = {
+            str(cell.labels["row"]): find_finished_record(runs / cell.experiment(0).id) for cell in five
+        }
         found = {row: record for row, record in records.items() if record is not None}
         if len(found) < len(MOMENTA):
             continue
@@ -86,7 +89,7 @@ def keep_surface(
     if len(table):
         table = table.filter((pl.col("protocol") != protocol) | (pl.col("view") != view))
     results.mkdir(parents=True, exist_ok=True)
-    write_parquet(pl.concat([table, points], how="diagonal_relaxed"), results / FILE)
+    write_parquet_atomically(results / FILE, pl.concat([table, points], how="diagonal_relaxed"))
 
 
 def landscape_figures(results: Path) -> list[Path]:

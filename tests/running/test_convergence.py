@@ -44,7 +44,7 @@ def test_a_run_whose_network_is_shut_ends_after_an_epoch(tmp_path: Path) -> None
     summary = digits(shut).run(tmp_path, jobs=1).summary
     assert summary["status"] == "diverged" and not summary["converged"]
     assert 1.25 <= summary["epochs"] < 1.3
-    assert summary["error"].startswith("every input has had the same output")
+    assert summary["error"].startswith("The network collapsed")
     assert summary["dispatched"] == summary["applied"] + summary["in_flight"]
 
 
@@ -71,7 +71,7 @@ def test_killed_when_it_was_lost_it_is_lost_again_at_once(
         raise PowerCut
 
     with monkeypatch.context() as patch, pytest.raises(PowerCut):
-        patch.setattr(Observer, "final", cut)
+        patch.setattr(Observer, "evaluate_final_model", cut)
         experiment.run(tmp_path / "cut", jobs=1, checkpoint_every="1")
     again = experiment.run(tmp_path / "cut", jobs=1).summary
     assert (again["gradients"], again["weights_sha256"]) == (whole["gradients"], whole["weights_sha256"])
