@@ -158,7 +158,7 @@ def test_unreadable_settings_give_no_report(runs: dict[str, Path], tmp_path: Pat
     hurt = Path(shutil.copytree(runs["asgd"], tmp_path / "hurt"))
     (hurt / "experiment.toml").write_text(text)
     for form in ("html", "md", "png"):
-        with pytest.raises(InputError, match=r"experiment.toml cannot be read: .*; run it again"):
+        with pytest.raises(InputError, match=r"experiment.toml cannot be read: .* Run it again"):
             write_report_file(tmp_path, hurt, form=form)
     assert [file.name for file in tmp_path.iterdir()] == ["hurt"]
     assert "experiment.toml cannot be read" in write_report_file(tmp_path, hurt, runs["ssgd"]).read_text()
