@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from plotly.offline import get_plotlyjs
 
 from straggler.analysis.intervals import format_interval, share_interval
-from straggler.analysis.tables import format_markdown_table, format_number
+from straggler.analysis.tables import format_number
 from straggler.config.registry import InputError
 from straggler.record import Record
 from straggler.running.atomic_files import replace_atomically
@@ -91,14 +91,29 @@ def format_of_file(path: Path | str | None) -> ReportFormat:
 
 @cache
 def load_templates() -> Environment:
-    autoescape = select_autoescape(default=True)
+    autoescape = select_autoescape(disabled_extensions=("md",), default=True)
     templates = Environment(loader=PackageLoader("straggler.web"), autoescape=autoescape, trim_blocks=True)
-    templates.filters["number"] = format_number
+    templates.filters |= {"number": format_number, "cell": escape_cell}
     return templates
 
 
 def render_template(name: str, **values: Any) -> str:
     return load_templates().get_template(name).render(**values)
+
+
+def collect_report(
+    runs: Sequence[RunFacts], studies: Sequence[StudyPage], title: str | None, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return what the templates of a report show."""
+    return {
+        "title": title or format_title(runs, studies),
+        "runs": [describe_rerun(run, label) for run, label in zip(runs, label_runs(runs), strict=True)],
+        "columns": SUMMARY_COLUMNS,
+        "rows": build_summary_rows(runs),
+        "summary_note": SUMMARY_NOTE,
+        "studies": [study.load() for study in studies],
+        "problems": [*notes, *list_problems(runs, studies)],
+    }
 
 
 def render_html_report(
@@ -113,18 +128,12 @@ def render_html_report(
     scripts = ([get_plotlyjs()] if figures else []) + [read_static("draw.js"), read_static("report.js")]
     return render_template(
         "report.html",
-        title=title or format_title(runs, studies),
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         style=read_static("style.css") if embedded else None,
         scripts=scripts if embedded else [],
-        runs=[describe_rerun(run, label) for run, label in zip(runs, label_runs(runs), strict=True)],
-        columns=SUMMARY_COLUMNS,
-        rows=build_summary_rows(runs),
-        summary_note=SUMMARY_NOTE,
-        studies=[study.load() for study in studies],
         figures=figures,
         data=dump_json(figures),
-        problems=[*notes, *list_problems(runs, studies)],
+        **collect_report(runs, studies, title, notes),
     )
 
 
@@ -132,37 +141,7 @@ def render_markdown_report(
     runs: Sequence[RunFacts], studies: Sequence[StudyPage], title: str | None = None
 ) -> str:
     """Return the texts and tables of a report as Markdown."""
-    parts = [f"# {title or format_title(runs, studies)}"]
-    for study in studies:
-        parts.append(f"## Study {study.name}")
-        if study.undocumented_claims:
-            parts.append(format_claims(study.undocumented_claims))
-        parts += study.texts.values()
-    if runs:
-        rows = [[escape_cell(cell) for cell in row] for row in build_summary_rows(runs)]
-        parts += [
-            "## Summary",
-            format_markdown_table(SUMMARY_COLUMNS, rows),
-            SUMMARY_NOTE,
-            "## How to run it again",
-        ]
-    for run, label in zip(runs, label_runs(runs), strict=True):
-        rerun = describe_rerun(run, label)
-        command = rerun["remark"] or f"```\n{rerun['command'] or rerun['original']}\n```"
-        parts.append(f"{label} ({rerun['id']}, {rerun['status']}):\n\n{command}")
-    return "\n\n".join(parts) + "\n"
-
-
-def format_claims(claims: Sequence[dict[str, Any]]) -> str:
-    """Return claims and verdicts as a Markdown table."""
-    rows = []
-    for claim in claims:
-        low, high = claim["low"], claim["high"]
-        interval = f" [{low}, {high}]" if low is not None and high is not None else ""
-        effect = None if claim["effect"] is None else f"{claim['effect']}{interval}"
-        cells = [claim["statement"], claim["source"], claim["verdict"], effect, claim["cause"]]
-        rows.append([escape_cell(cell) for cell in cells])
-    return format_markdown_table(["claim", "source", "verdict", "effect [95 % interval]", "cause"], rows)
+    return render_template("report.md", **collect_report(runs, studies, title)).strip() + "\n"
 
 
 def escape_cell(cell: Any) -> str:
