@@ -111,3 +111,13 @@ def test_story_data_split_by_label(tmp_path: Path) -> None:
     of_slow_worker = {name for name, count in zip(classes, counts[0], strict=True) if count}
     assert max(recalls[name] for name in of_slow_worker) < 0.2
     assert min(recalls[name] for name in set(classes) - of_slow_worker) > 0.7
+
+
+@pytest.mark.parametrize("text", ["os:system('touch hacked')", "./evil.py:Law()", "os:getcwd"])
+def test_pages_cannot_name_custom_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('hacked', 'w')\n")
+    for settings in ({"compute": text}, {"delay": [text]}, {"method": text}):
+        with pytest.raises(ValueError, match=r"--trust|[Uu]nknown|write it as"):
+            build_experiment(parse_settings(settings))
+    assert not (tmp_path / "hacked").exists()

@@ -1,5 +1,6 @@
 """Facts of runs: commands, labels, custom objects."""
 
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import typer
 from straggler.algorithms.methods import METHODS
 from straggler.cli import offered
 from straggler.experiment import Experiment
+from straggler.web.report import describe_rerun, render_html_report
 from straggler.web.run_facts import RunFacts, build_command, minimal_settings
 
 
@@ -51,3 +53,17 @@ def test_experiment_is_read_back_from_the_record(runs: dict[str, Path]) -> None:
     facts = RunFacts(runs["k-sync"])
     assert facts.experiment is not None and facts.experiment.id == facts.id
     assert tomllib.loads(facts.record.text) == facts.settings
+
+
+def test_records_with_import_strings_are_shown_but_never_imported(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(runs["asgd"], tmp_path / "custom"))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'hacked')!r}, 'w')\n")
+    text = (folder / "experiment.toml").read_text()
+    custom = f"{tmp_path / 'evil.py'}:MyPolicy(bound=3)"
+    (folder / "experiment.toml").write_text(text.replace('"asynchronous"', f'"{custom}"'))
+    facts = RunFacts(folder)
+    assert facts.method == "MyPolicy(bound=3)" and facts.experiment is None and facts.problems == []
+    assert "MyPolicy(bound=3)" in render_html_report([facts, RunFacts(runs["ssgd"])], embedded=False)
+    assert describe_rerun(facts, "")["original"] and not (tmp_path / "hacked").exists()

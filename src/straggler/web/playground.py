@@ -12,6 +12,7 @@ from torch import Tensor
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.analysis.timeline import COLUMNS, JUST
+from straggler.config.imports import refuse_import_strings
 from straggler.config.registry import InputError, parse_entry, suggest_name
 from straggler.core import Arrival, Change, Decision
 from straggler.core.loop import Budget, train
@@ -97,7 +98,8 @@ def parse_number(key: str, value: Any) -> float:
 
 
 def build_experiment(settings: Mapping[str, Any]) -> Experiment:
-    return Experiment(**settings)
+    with refuse_import_strings("This page"):  # a request must never execute code
+        return Experiment(**settings)
 
 
 def simulate_jobs(experiment: Experiment, count: int) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
 from straggler.config.custom import custom_keys
+from straggler.config.imports import is_import_string, refuse_import_strings
 from straggler.config.registry import parse_entry
 from straggler.config.settings import PIECES, SHARED_SETTINGS
 from straggler.experiment import Experiment
@@ -75,7 +76,15 @@ class RunFacts:
         if isinstance(workers, int) and workers > MAX_WORKERS:
             self.problems.append(f"workers = {workers:,}: pages show at most {MAX_WORKERS:,}")
             return None
-        return None if self.is_custom else self._read(lambda: Experiment.recorded(self.record), None)
+        items = [
+            item
+            for value in self.settings.values()
+            for item in (value if isinstance(value, list) else [value])
+        ]
+        if self.is_custom or any(map(is_import_string, items)):
+            return None
+        with refuse_import_strings(str(self.record.path)):  # a record must never execute code
+            return self._read(lambda: Experiment.recorded(self.record), None)
 
     @property
     def status(self) -> str:
