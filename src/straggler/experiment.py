@@ -13,8 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from straggler.algorithms.corrections import correction_of
 from straggler.algorithms.methods import METHODS
-from straggler.algorithms.optimizers import OPTIMIZERS, LearningRate
+from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
+from straggler.algorithms.schedules import LearningRate
 from straggler.config.custom import (
     CUSTOM_LOSS_REMARK,
     CustomModel,

@@ -291,7 +291,7 @@ def test_there_is_no_figure_of_an_accuracy_that_nobody_has(kind: str, straggler:
 def test_a_schedule_that_ends_before_the_gradients_do_is_refused_at_once(straggler: Command) -> None:
     short = ["--schedule", "OneCycleLR(max_lr=0.1, total_steps=3)"]
     done = straggler("run", *DIGITS, "--gradients", "300", *short)
-    assert done.code == 2 and "make it last longer" in done.err
+    assert done.code == 2 and "Make it last longer" in done.err
     assert not Path("runs").exists()
 
 
@@ -424,8 +424,11 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "negative compute": (["--compute", "gaussian(-1, 1)"], ["mean=-1", "greater than or equal to 0"]),
     "delay of nobody": (["--delay", "constant(1, workers=[9])"], ["no worker 9", "0 to 3"]),
     "no time at all": (["--compute", "constant(0)"], ["gives 0.0 seconds", "more than 0"]),
-    "step of 0": (["--schedule", "step(step_size=0)"], ["fails after 0 epochs", "change its numbers"]),
-    "rate of inf": (["--schedule", "exponential(gamma=1e999)", "--epochs", "3"], ["gives a rate of inf"]),
+    "step of 0": (["--schedule", "step(step_size=0)"], ["fails after 0 epochs", "Change its numbers"]),
+    "rate of inf": (
+        ["--schedule", "exponential(gamma=1e999)", "--epochs", "3"],
+        ["gives the learning rate inf"],
+    ),
     "words for epochs": (["--schedule", "multistep(milestones=[a])"], ["numbers only"]),
     "cluster for one": (["--address", "1.2.3.4:5"], ["requires engine='ray'", "simulator"]),
     "resources of none": (["--worker-resources", "CPU=2"], ["requires engine='ray'", "simulator"]),
@@ -439,7 +442,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "momentum of 1": (["--momentum", "1"], ["momentum=1.0", "less than 1"]),
     "momentum twice": (["--momentum", ".5", "--optimizer", "sgd(momentum=.9)"], ["given twice", "give one"]),
     "momentum for adam": (["--momentum", ".5", "--optimizer", "adam"], ["adam takes no momentum", "use sgd"]),
-    "nesterov alone": (["--nesterov"], ["nesterov needs a momentum", "give momentum=0.9"]),
+    "nesterov alone": (["--nesterov"], ["nesterov requires a momentum", "momentum=0.9"]),
     "seed below 0": (["--seed", "-1"], ["seed=-1", "greater than or equal to 0", "for example seed=0"]),
     "snapshots below 0": (["--snapshots", "-1"], ["snapshots=-1", "greater than or equal to 0"]),
     "eval-every nan": (["--eval-every", "nan"], ["eval_every=nan", "finite"]),
@@ -451,14 +454,14 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     ),
     "schedule too short": (
         ["--updates", "400", "--schedule", "onecycle(max_lr=.1, total_steps=3)"],
-        ["ends after", "make it last longer"],
+        ["ends after", "Make it last longer"],
     ),
     "a method for a policy": (["--policy", "ssgd"], ["policy=ssgd", "that is a method", "method=ssgd"]),
     "a number for a list": (["--delay", "constant(1, workers=0)"], ["workers=0", "write workers=[0]"]),
     "nesterov without momentum": (["--method", "ga", "--momentum", "0"], ["--no-nesterov", "momentum=0.9"]),
     "schedule too short for all shares": (
         ["--stop", "each", "--partition", "shared", "--schedule", "onecycle(max_lr=.1, total_steps=3)"],
-        ["ends after", "make it last longer"],
+        ["ends after", "Make it last longer"],
     ),
     "model for a formula": (
         ["--dataset", "quadratic", "--model", "linear"],

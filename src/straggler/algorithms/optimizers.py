@@ -1,68 +1,89 @@
-"""HOW: any `torch.optim` class on the flat vector, and learning rates over the epochs."""
+"""HOW: any `torch.optim` class on the flat vector, and optimizers with a momentum per worker."""
 
 import inspect
-import math
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from pydantic import ConfigDict, Field, PrivateAttr, create_model
 from torch import Tensor
-from torch.optim import lr_scheduler
 
-from straggler.config.registry import Catalogue, InputError, parse_call, suggest_name
+from straggler.config.registry import Catalogue, build_entry, parse_entry
 from straggler.core import Optimizer
 
-# Set elsewhere (lr) or about speed on other hardware; they are not part of what an optimizer is.
+# Settings that the experiment has (lr) or that concern speed on other hardware.
 HIDDEN = {"params", "lr", "foreach", "maximize", "capturable", "differentiable", "fused"}
-DECOUPLED = (torch.optim.AdamW, torch.optim.Adafactor)  # their weight decay does not go through the gradient
+DECOUPLED = (torch.optim.AdamW, torch.optim.Adafactor)  # weight decay does not go through the gradient
+# Optimizers that need a closure, sparse gradients or matrices; a server has dense vectors.
+UNUSABLE_OPTIMIZERS = {"Optimizer", "LBFGS", "SparseAdam", "Muon"}
+
+
+@dataclass
+class TorchState:
+    """A torch optimizer and its only parameter, the model as one vector."""
+
+    parameter: torch.nn.Parameter
+    optimizer: torch.optim.Optimizer
 
 
 class TorchOptimizer(Optimizer):
-    """A class of torch.optim on the whole model as one vector."""
+    """A torch.optim class on the whole model as one vector."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     torch_class: ClassVar[type[torch.optim.Optimizer]]
-    bare_step: ClassVar[Callable[[torch.optim.Optimizer], Any]]  # without hooks for profilers and compilers
-    _parameter: torch.nn.Parameter = PrivateAttr()
-    _torch: torch.optim.Optimizer = PrivateAttr()
+    torch_step: ClassVar[Callable[[torch.optim.Optimizer], Any]]
+    _state: TorchState = PrivateAttr()
 
     def model_post_init(self, context: Any) -> None:
-        """Try it once, so that what torch refuses is refused now."""
+        """Raise ValueError for settings that torch does not accept."""
         if getattr(self, "nesterov", False) and not getattr(self, "momentum", 1.0):
             raise ValueError(
-                "nesterov needs a momentum: give momentum=0.9, or --no-nesterov (nesterov=false)"
+                "nesterov requires a momentum. Use momentum=0.9, or --no-nesterov (nesterov=false)."
             )
+        for key, info in type(self).model_fields.items():
+            if isinstance(info.default, list) and len(getattr(self, key)) != len(info.default):
+                raise ValueError(f"{key}={getattr(self, key)} must have {len(info.default)} values.")
         try:
-            self.begin(torch.zeros(2), workers=1)
-            self.step(torch.zeros(2), torch.ones(2), lr=0.1, worker=0)
+            self._create(torch.zeros(2))
         except Exception as error:
-            raise ValueError(f"torch.optim.{self.torch_class.__name__} refuses it: {error}") from None
+            raise ValueError(f"{self.torch_class.__name__} does not accept the settings: {error}") from None
+
+    def _create(self, x: Tensor) -> TorchState:
+        parameters = inspect.signature(self.torch_class).parameters
+        settings: dict[str, Any] = {
+            key: tuple(value) if isinstance(value := getattr(self, key), list) else value
+            for key in type(self).model_fields
+        }
+        if "foreach" in parameters:
+            settings["foreach"] = False  # torch's choice for one vector; saves its check at each step
+        if "lr" in parameters and parameters["lr"].default is inspect.Parameter.empty:
+            settings["lr"] = 1.0  # replaced before each step
+        momentum = settings.get("momentum", 0.0)
+        if momentum < 0:  # torch's steps support negative momentum, its constructors refuse it
+            settings["momentum"] = -momentum
+        parameter = torch.nn.Parameter(x.data)  # modifying it does not count as a modification of x
+        optimizer = self.torch_class([parameter], **settings)
+        if momentum < 0:
+            optimizer.param_groups[0]["momentum"] = momentum
+        return TorchState(parameter, optimizer)
 
     def begin(self, x: Tensor, workers: int) -> None:
-        self._parameter = torch.nn.Parameter(x.data)  # whose changes do not count as changes of x
-        settings = {key: tupled(getattr(self, key)) for key in type(self).model_fields}
-        if "foreach" in inspect.signature(self.torch_class).parameters:
-            settings["foreach"] = False  # what torch chooses for one vector, after some thought at every step
-        momentum = settings.get("momentum", 0.0)
-        if momentum < 0:  # torch's constructors refuse what their steps can do
-            settings["momentum"] = -momentum
-        self._torch = self.torch_class([self._parameter], **settings)
-        if momentum < 0:
-            self._torch.param_groups[0]["momentum"] = momentum
+        self._state = self._create(x)
 
     def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
-        moved = x.clone()
-        self._parameter.data, self._parameter.grad = moved, direction
-        self._torch.param_groups[0]["lr"] = lr
+        state, moved = self._state, x.clone()
+        state.parameter.data, state.parameter.grad = moved, direction
+        state.optimizer.param_groups[0]["lr"] = lr
         with torch.no_grad():
-            type(self).bare_step(self._torch)
-        self._parameter.grad = None  # or the last gradient would live on
+            type(self).torch_step(state.optimizer)
+        state.parameter.grad = None  # do not keep the last gradient alive
         return moved
 
     def velocity(self) -> Tensor | None:
-        buffer: Tensor | None = self._torch.state[self._parameter].get("momentum_buffer")
+        state = self._state
+        buffer: Tensor | None = state.optimizer.state[state.parameter].get("momentum_buffer")
         return buffer
 
     def decay(self) -> float:
@@ -70,113 +91,150 @@ class TorchOptimizer(Optimizer):
         return 0.0 if decoupled else float(getattr(self, "weight_decay", 0.0))
 
     def state(self) -> dict[str, Any]:
-        """Torch's, and what a class made from this one remembers."""
-        others = {
-            name: value for name, value in super().state().items() if name not in ("_parameter", "_torch")
-        }
-        return {"torch": self._torch.state_dict()["state"]} | others
+        return super().state() | {"_state": self._state.optimizer.state_dict()["state"]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        others = dict(state)
-        (known,) = others.pop("torch").values() or ({},)
-        self._torch.state[self._parameter] = dict(known)  # as it is: torch's own way casts it
-        super().restore(others)
+        private, current = dict(state), self._state
+        (values,) = private.pop("_state").values() or ({},)
+        current.optimizer.state[current.parameter] = dict(values)  # load_state_dict would cast them
+        super().restore(private)
 
 
-def tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value  # torch unpacks betas as a tuple
+_ENTRIES: dict[type[torch.optim.Optimizer], type[TorchOptimizer]] = {}
 
 
-def from_torch(torch_class: type[torch.optim.Optimizer]) -> type[TorchOptimizer]:
-    """A catalogue entry with the arguments of a torch.optim class."""
-    parameters = inspect.signature(torch_class).parameters.values()
-    fields: dict[str, Any] = {p.name: setting(p.default) for p in parameters if p.name not in HIDDEN}
+def torch_entry(torch_class: type[torch.optim.Optimizer]) -> type[TorchOptimizer]:
+    """Return the catalogue entry of a torch optimizer class, creating it at the first call."""
+    if torch_class not in _ENTRIES:
+        _ENTRIES[torch_class] = create_torch_entry(torch_class)
+    return _ENTRIES[torch_class]
+
+
+def create_torch_entry(torch_class: type[torch.optim.Optimizer]) -> type[TorchOptimizer]:
+    """Return a catalogue entry whose settings are the arguments of a torch optimizer class."""
+    is_built_in = torch_class.__module__.startswith("torch.optim")
+    settings = [p for p in inspect.signature(torch_class).parameters.values() if p.name not in HIDDEN]
+    fields: dict[str, Any] = {
+        p.name: setting_field(p.default) for p in settings if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
     if "momentum" in fields:
-        fields["momentum"] = (float, Field(0.0, gt=-1, lt=1))
+        fields["momentum"] = (float, Field(fields["momentum"][1], gt=-1, lt=1))
     entry = create_model(torch_class.__name__, __base__=TorchOptimizer, **fields)
-    entry.name, entry.torch_class = torch_class.__name__.lower(), torch_class
-    entry.bare_step = staticmethod(
-        inspect.unwrap(torch_class.step)
-    )  # around plain SGD they cost more than it
-    entry.__doc__ = f"torch.optim.{torch_class.__name__} on the flat vector."
+    entry.name = torch_class.__name__.lower() if is_built_in else torch_class.__name__
+    entry.torch_class, entry.__module__ = torch_class, __name__ if is_built_in else torch_class.__module__
+    # Torch wraps `step` for profilers and compilers. Around plain SGD the wrapper takes as long as the step
+    # (8 of 15 µs at 10 parameters), so it is left out; custom classes keep whatever wraps their step.
+    step = inspect.unwrap(torch_class.step) if is_built_in else lambda optimizer: optimizer.step()
+    entry.torch_step = staticmethod(step)
+    module = "torch.optim" if is_built_in else torch_class.__module__
+    entry.__doc__ = f"{module}.{torch_class.__name__} on the flat vector."
     return entry
 
 
-def setting(default: Any) -> tuple[Any, Any]:
-    """A field's type and default; a number is a float, so that 0 and 0.0 are one setting."""
-    if isinstance(default, bool):  # also where a text says it: no, off, False
+def setting_field(default: Any) -> tuple[Any, Any]:
+    """Return the type and default of a field; numbers are floats, so that 0 and 0.0 are the same setting."""
+    if default is inspect.Parameter.empty:
+        return Any, ...
+    if isinstance(default, bool):
         return bool, default
     if isinstance(default, int | float):
         return float, float(default)
     return Any, list(default) if isinstance(default, tuple) else default
 
 
-def usable(candidate: object) -> bool:
-    """Dense gradients, no closure, vectors: what a parameter server can use."""
-    excluded = (
-        torch.optim.Optimizer,
-        torch.optim.LBFGS,
-        torch.optim.SparseAdam,
-        getattr(torch.optim, "Muon", None),
-    )
-    return (
-        inspect.isclass(candidate)
+def torch_optimizer_classes() -> list[type[torch.optim.Optimizer]]:
+    """Return the usable classes of torch.optim, SGD first."""
+    classes = [
+        candidate
+        for name, candidate in vars(torch.optim).items()
+        if inspect.isclass(candidate)
         and issubclass(candidate, torch.optim.Optimizer)
-        and candidate not in excluded
-    )
+        and name not in UNUSABLE_OPTIMIZERS
+    ]
+    return sorted(classes, key=lambda each: (each is not torch.optim.SGD, each.__name__))
 
 
-TORCH_OPTIMIZERS = [
-    from_torch(candidate)
-    for name, candidate in sorted(vars(torch.optim).items(), key=lambda item: (item[0] != "SGD", item[0]))
-    if usable(candidate)
-]
+def optimizer_from_torch(
+    torch_class: type[torch.optim.Optimizer], settings: Mapping[str, Any]
+) -> TorchOptimizer:
+    """Return the optimizer that a torch optimizer class with these settings stands for."""
+    name = torch_class.__name__
+    if torch_class.__module__.startswith("torch.optim") and name in UNUSABLE_OPTIMIZERS:
+        raise ValueError(f"torch.optim.{name} needs a closure, sparse gradients or matrices. Use another.")
+    if "lr" in settings:
+        raise ValueError(f"{name}(lr={settings['lr']}): set the learning rate with the experiment's lr.")
+    return build_entry(torch_entry(torch_class), [], dict(settings))
+
+
+def coerce_optimizer(value: object) -> Optimizer:
+    """Return the optimizer that a value stands for.
+
+    The value may be text, an Optimizer, a torch optimizer class, or a functools.partial of such a class.
+    """
+    torch_class = value.func if isinstance(value, partial) else value
+    if isinstance(torch_class, torch.optim.Optimizer):
+        raise ValueError("The optimizer is a torch object. Pass its class or a functools.partial of it.")
+    if not (isinstance(torch_class, type) and issubclass(torch_class, torch.optim.Optimizer)):
+        return parse_entry(value, OPTIMIZERS)
+    if isinstance(value, partial) and value.args:
+        raise ValueError(f"partial({torch_class.__name__}, …): pass settings by name, as in momentum=0.9.")
+    return optimizer_from_torch(torch_class, value.keywords if isinstance(value, partial) else {})
+
+
+@dataclass
+class Velocities:
+    """The momentum of each worker, created at its first gradient."""
+
+    by_worker: dict[int, Tensor] = field(default_factory=dict)
+    last: Tensor | None = None  # of the last step
+    total: Tensor | None = None  # their sum, which DANA keeps up to date in O(d)
+
+    def accelerate(self, direction: Tensor, momentum: float, worker: int) -> Tensor:
+        """Update a worker's velocity in place, v ← μv + direction, and return it."""
+        velocity = self.by_worker.get(worker)
+        if velocity is None:
+            velocity = self.by_worker[worker] = torch.zeros_like(direction)
+        self.last = torch.add(direction, velocity, alpha=momentum, out=velocity)
+        return velocity
 
 
 class PerWorkerMomentum(Optimizer):
-    """A velocity per worker, made when the worker first delivers: v ← μv + g + λx."""
+    """A velocity per worker: v ← μv + g + λx."""
 
     per_worker: ClassVar[bool] = True
     momentum: float = Field(0.9, gt=-1, lt=1)
     weight_decay: float = Field(0.0, ge=0)
-    _velocities: dict[int, Tensor] = PrivateAttr(default_factory=dict)
-    _last: Tensor | None = PrivateAttr(default=None)
+    _state: Velocities = PrivateAttr(default_factory=Velocities)
 
     def begin(self, x: Tensor, workers: int) -> None:
-        self._velocities, self._last = {}, None
+        self._state = Velocities()
 
-    def decayed(self, x: Tensor, direction: Tensor) -> Tensor:
+    def add_decay(self, x: Tensor, direction: Tensor) -> Tensor:
+        """Return the direction with weight decay."""
         return direction.add(x, alpha=self.weight_decay) if self.weight_decay else direction
 
-    def accelerate(self, direction: Tensor, worker: int) -> Tensor:
-        """The worker's new velocity, in place of its old one."""
-        velocity = self._velocities.get(worker)
-        if velocity is None:
-            velocity = self._velocities[worker] = torch.zeros_like(direction)
-        self._last = torch.add(direction, velocity, alpha=self.momentum, out=velocity)
-        return velocity
-
     def left(self, worker: int) -> None:
-        self._velocities.pop(worker, None)
+        self._state.by_worker.pop(worker, None)
 
     def velocity(self) -> Tensor | None:
-        return self._last
+        return self._state.last
 
     def decay(self) -> float:
         return self.weight_decay
 
 
 class Multi(PerWorkerMomentum):
-    """Multi-ASGD: every worker has its own momentum at the server. Hakimi et al. 2019; Giladi et al. 2020."""
+    """Multi-ASGD: a momentum per worker at the server. Hakimi et al. 2019; Giladi et al. 2020."""
 
     name: ClassVar[str] = "multi"
-    nesterov: bool = False  # send a worker the model ahead along its own velocity
+    nesterov: bool = False  # send a worker the model ahead along its velocity
 
     def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
-        return x.add(self.accelerate(self.decayed(x, direction), worker), alpha=-lr)
+        velocity = self._state.accelerate(self.add_decay(x, direction), self.momentum, worker)
+        return x.add(velocity, alpha=-lr)
 
     def send(self, x: Tensor, lr: float, worker: int) -> Tensor:
-        velocity = self._velocities.get(worker)
+        velocity = self._state.by_worker.get(worker)
         return x if velocity is None or not self.nesterov else x.add(velocity, alpha=-lr * self.momentum)
 
 
@@ -184,120 +242,48 @@ class Dana(PerWorkerMomentum):
     """DANA-Zero: send the model after the momentum of all workers, x − ημ Σⱼvⱼ. Hakimi et al. 2019."""
 
     name: ClassVar[str] = "dana"
-    _sum: Tensor | None = PrivateAttr(default=None)  # Σⱼvⱼ, kept up to date in O(d)
 
     def begin(self, x: Tensor, workers: int) -> None:
-        super().begin(x, workers)
-        self._sum = torch.zeros_like(x)
+        self._state = Velocities(total=torch.zeros_like(x))
 
     def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
-        assert self._sum is not None
-        direction = self.decayed(x, direction)
-        if worker in self._velocities:
-            self._sum.add_(self._velocities[worker], alpha=self.momentum - 1)
-        self._sum.add_(direction)
-        return x.add(self.accelerate(direction, worker), alpha=-lr)
+        state, direction = self._state, self.add_decay(x, direction)
+        assert state.total is not None
+        if worker in state.by_worker:
+            state.total.add_(state.by_worker[worker], alpha=self.momentum - 1)
+        state.total.add_(direction)
+        return x.add(state.accelerate(direction, self.momentum, worker), alpha=-lr)
 
     def left(self, worker: int) -> None:
-        """The sum is of those who will move the model."""
-        if worker in self._velocities:
-            assert self._sum is not None
-            self._sum.sub_(self._velocities.pop(worker))
+        """Remove the velocity from the sum, since this worker will not move the model again."""
+        state = self._state
+        if worker in state.by_worker:
+            assert state.total is not None
+            state.total.sub_(state.by_worker.pop(worker))
 
     def send(self, x: Tensor, lr: float, worker: int) -> Tensor:
-        assert self._sum is not None
-        return x.add(self._sum, alpha=-lr * self.momentum) if self.momentum else x
+        total = self._state.total
+        assert total is not None
+        return x.add(total, alpha=-lr * self.momentum) if self.momentum else x
 
 
 class DanaSlim(PerWorkerMomentum):
     """DANA-Slim: the worker sends μv + g and keeps v; the server is plain ASGD. Hakimi et al. 2019.
 
-    Here the server keeps each worker's v, so that a gradient stays a pure function of its job.
+    Here the server keeps each worker's v, so that a gradient is a pure function of its job.
     """
 
     name: ClassVar[str] = "dana-slim"
 
     def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
-        direction = self.decayed(x, direction)
-        ahead = direction.add(self.accelerate(direction, worker), alpha=self.momentum)
-        return x.add(ahead, alpha=-lr)
+        direction = self.add_decay(x, direction)
+        velocity = self._state.accelerate(direction, self.momentum, worker)
+        return x.add(direction.add(velocity, alpha=self.momentum), alpha=-lr)
 
 
-OPTIMIZERS = Catalogue("optimizer", "optimizers", Optimizer, [*TORCH_OPTIMIZERS, Multi, Dana, DanaSlim])
-
-
-class LearningRate:
-    """The learning rate over the epochs: linear warm-up from lr/workers, then any torch scheduler.
-
-    Goyal et al. 2017. Schedules are written like entries: `exponential(gamma=0.9)` is ExponentialLR.
-    """
-
-    def __init__(self, lr: float, schedule: str = "constant", warmup: float = 0.0, workers: int = 1) -> None:
-        self.schedule, self.warmup, self.workers = schedule, warmup, workers
-        self._scheduler = scheduler(schedule, lr)
-        self._epoch, self._now = 0, self._scheduled()
-
-    def __call__(self, epochs: float) -> float:
-        while self._epoch < int(epochs):
-            self._advance()
-            self._epoch += 1
-            self._now = self._scheduled()
-        if epochs < self.warmup:
-            start = 1 / self.workers
-            return self._now * (start + (1 - start) * epochs / self.warmup)
-        return self._now
-
-    def _advance(self) -> None:
-        try:
-            self._scheduler.optimizer.step()
-            self._scheduler.step()
-        except ValueError as error:
-            raise InputError(
-                f"schedule={self.schedule!r} ends after {self._epoch} epochs; make it last longer ({error})"
-            ) from None
-        except (ArithmeticError, TypeError) as error:
-            raise InputError(
-                f"schedule={self.schedule!r} fails after {self._epoch} epochs: {error}; change its numbers"
-            ) from None
-
-    def _scheduled(self) -> float:
-        rate = float(self._scheduler.get_last_lr()[0])
-        if not 0 <= rate < math.inf:
-            raise InputError(
-                f"schedule={self.schedule!r} gives a rate of {rate}; it must be 0 or more, and finite"
-            )
-        return rate
-
-
-def scheduler(text: str, lr: float) -> lr_scheduler.LRScheduler:
-    """The torch scheduler a text names, on an optimizer of its own that trains nothing."""
-    name, positional, settings = parse_call(text)
-    known = schedulers()
-    short = re.sub(r"[^a-z0-9]", "", name.lower()).removesuffix("lr")
-    if short not in known:
-        raise ValueError(f"unknown schedule {name!r}; {suggest_name(short, known)}")
-    lists = [value for value in (*positional, *settings.values()) if isinstance(value, list)]
-    if any(not isinstance(number, int | float) for each in lists for number in each):
-        raise ValueError(f"schedule {text!r}: a list must hold numbers only")
-    idle = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr, momentum=0.9)
-    try:
-        return known[short](idle, *positional, **settings)
-    except Exception as error:
-        raise ValueError(f"schedule {text!r}: torch refuses it: {error}") from None
-
-
-def schedulers() -> dict[str, Callable[..., lr_scheduler.LRScheduler]]:
-    """Those of torch that need nothing but the epoch and plain numbers."""
-    excluded = {
-        "LRScheduler",
-        "ReduceLROnPlateau",
-        "LambdaLR",
-        "MultiplicativeLR",
-        "SequentialLR",
-        "ChainedScheduler",
-    }
-    classes = {name: getattr(lr_scheduler, name) for name in lr_scheduler.__all__ if name not in excluded}
-    named = {name.lower().removesuffix("lr"): candidate for name, candidate in classes.items()}
-    return {"constant": lambda optimizer: lr_scheduler.ConstantLR(optimizer, factor=1.0)} | {
-        name: candidate for name, candidate in named.items() if name != "constant"
-    }
+OPTIMIZERS = Catalogue(
+    "optimizer",
+    "optimizers",
+    Optimizer,
+    [*map(torch_entry, torch_optimizer_classes()), Multi, Dana, DanaSlim],
+)

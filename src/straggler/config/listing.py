@@ -7,8 +7,9 @@ from rich.table import Table
 
 from straggler.algorithms.corrections import CORRECTIONS
 from straggler.algorithms.methods import METHODS
-from straggler.algorithms.optimizers import OPTIMIZERS, schedulers
+from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
+from straggler.algorithms.schedules import available_schedules
 from straggler.analysis.tables import build_table
 from straggler.config.registry import format_value
 from straggler.config.settings import PROBLEM_DATA
@@ -21,7 +22,7 @@ CATALOGUES: dict[str, Mapping[str, Any]] = {
     "policies": POLICIES,
     "corrections": CORRECTIONS,
     "optimizers": OPTIMIZERS,
-    "schedules": schedulers(),
+    "schedules": available_schedules(),
     "delays": DELAYS,
     "partitions": PARTITIONS,
     "models": MODELS,
