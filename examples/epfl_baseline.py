@@ -1,9 +1,9 @@
-"""EPFL's six-epoch baselines beside ours: LeNet-5, Fashion-MNIST, lr .005, heavy-ball .9, batch 32.
+"""Compare with EPFL's six-epoch baselines: LeNet-5, Fashion-MNIST, lr 0.005, momentum 0.9, batch size 32.
 
-Run it with `make baseline` (five seeds, a few minutes each). Finished runs are not run again.
+`make baseline` runs this script (five seeds, a few minutes each). Finished runs are cached.
 
-The report's logs have several runs of some of these commands, none of which set a seed in its workers. With
-labels split a synchronous step takes as many samples of every worker and label: nearly the same experiment.
+EPFL's logs have several runs of some of these commands; none sets a seed in its workers. A synchronous step
+takes the same number of samples from every worker, so EPFL's runs with split labels are nearly repetitions.
 """
 
 import argparse
@@ -35,7 +35,7 @@ ASU = {
     "eval_every": 0,
 }
 ASYNCHRONOUS = {"method": "asgd", "workers": 5}
-RUNS: dict[str, tuple[list[float], list[float], dict[str, Any]]] = {  # theirs, theirs with labels split, ours
+RUNS: dict[str, tuple[list[float], list[float], dict[str, Any]]] = {  # EPFL's, with split labels, ours
     "one worker": ([89.20], [], LENET | {"method": "sgd", "workers": 1}),
     "synchronous, 2 workers": ([87.54, 88.21], [88.77, 87.94], LENET | {"method": "ssgd", "workers": 2}),
     "synchronous, 5 workers": ([86.10], [87.46], LENET | {"method": "ssgd", "workers": 5}),
@@ -45,9 +45,9 @@ RUNS: dict[str, tuple[list[float], list[float], dict[str, Any]]] = {  # theirs, 
 }
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--out", type=Path, default=Path("runs"))
-parser.add_argument("--seeds", type=int, default=5)
-parser.add_argument("--into", type=Path, help="a document with a place for the table")
+parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the records")
+parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
+parser.add_argument("--into", type=Path, help="a document with a section for the table")
 arguments = parser.parse_args()
 
 console = Console()

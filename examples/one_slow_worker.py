@@ -1,6 +1,7 @@
-"""Eight workers, one five times slower: synchronous and asynchronous SGD with the same virtual time.
+"""Compare synchronous and asynchronous SGD with eight workers, one of them five times slower.
 
-Run it with `make run`. It fetches Fashion-MNIST, trains LeNet-5 twice and compares.
+`make run` runs this script. It downloads Fashion-MNIST, trains LeNet-5 with both methods for the same virtual
+time, prints a table and draws a figure.
 """
 
 import argparse
@@ -16,13 +17,13 @@ from straggler.running.progress import ProgressBar
 TARGET = 80.0  # per cent
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--seconds", type=float, default=1500, help="virtual time for each")
-parser.add_argument("--out", type=Path, default=Path("runs"))
+parser.add_argument("--seconds", type=float, default=1500, help="virtual time of each run")
+parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the records")
 arguments = parser.parse_args()
 
 console = Console()
 cluster = {"workers": 8, "compute": "gamma(mean=1, cv=0.1)", "delay": "gamma(mean=4, cv=0.1, workers=[0])"}
-# Each learning rate is the one that is first at the target among 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2.
+# Each learning rate reaches the target fastest among 0.002, 0.005, 0.01, 0.02, 0.05, 0.1 and 0.2.
 rates = {"synchronous": ("ssgd", 0.05), "asynchronous": ("asgd", 0.005)}
 
 records: dict[str, Record] = {}
