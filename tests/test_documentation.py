@@ -201,6 +201,13 @@ def test_the_readme_prints_the_digits_that_it_shows(
     assert capsys.readouterr().out == shown
 
 
+@pytest.mark.slow
+def test_the_example_of_custom_objects_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = [code for source, code in blocks(PAGES["docs/custom.md"], "python") if not source]
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace(".run()", ".run(jobs=1)"), {"__name__": "custom"})
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert re.search(rf"^version: {re.escape(version)}$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
