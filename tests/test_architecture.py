@@ -1,4 +1,4 @@
-"""The shape of the code: imports go down, names are said, files stay small, links lead somewhere."""
+"""Rules of the source tree: imports go down, modules are small and documented, names are unique."""
 
 import ast
 import re
@@ -21,8 +21,8 @@ from straggler.timing import DELAYS
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "straggler"
 
-# A unit is a package or a module; the longest name that fits counts. Its modules may import each other, and
-# the modules of the rows above.
+# Layers from the bottom to the top. An entry is a package or a module, and the longest matching entry counts.
+# The modules of an entry may import each other and everything in the layers below.
 LEVELS = [
     {"config.imports", "config.fingerprints"},
     {"config.registry", "core.randomness", "algorithms.references", "running.atomic_files"},
@@ -48,7 +48,7 @@ SIBLINGS: dict[tuple[str, str], set[str]] = {("experiment", "running.runner"): {
 ONLY: dict[str, set[str]] = {
     "analysis": {"record", "running.atomic_files"},
     "record": set(),
-}  # may import no more than these
+}  # these import nothing else from this package
 
 ALGORITHMS = ("algorithms.policies", "algorithms.corrections", "algorithms.optimizers")
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "helper", "manager", "misc"}
@@ -56,11 +56,11 @@ CLOCKS_AND_FILES = {
     *("time", "datetime", "sched", "heapq", "queue", "threading", "asyncio", "concurrent"),
     *("multiprocessing", "socket", "subprocess", "os", "io", "pathlib", "random"),
 }
-MOST_LINES = 350
+MAX_LINES = 350
 
 
 def modules() -> dict[str, Path]:
-    """Every module by its dotted name within the package; the package itself is ''."""
+    """Return every module by its dotted name within the package; the package itself is ''."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -72,7 +72,7 @@ MODULES = modules()
 
 
 def imports(source: str) -> Iterator[tuple[str, str | None]]:
-    """(module, name) of everything that is imported, wherever it stands; no name for `import module`."""
+    """Yield (module, name) of every import, also inside functions; the name is None for `import module`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
@@ -82,7 +82,7 @@ def imports(source: str) -> Iterator[tuple[str, str | None]]:
 
 
 def our_imports(source: str) -> Iterator[tuple[str, str | None]]:
-    """Those from this package, by dotted name within it."""
+    """Yield the imports from this package, by dotted name within it."""
     for module, name in imports(source):
         if module == "straggler" and name in MODULES:
             yield name, None  # from straggler import record
@@ -91,44 +91,46 @@ def our_imports(source: str) -> Iterator[tuple[str, str | None]]:
 
 
 def roots(path: Path) -> set[str]:
-    """The top packages a file imports from."""
+    """Return the top-level packages that a file imports from."""
     return {module.split(".")[0] for module, _ in imports(path.read_text())}
 
 
 def unit(module: str) -> str:
-    """The longest name in LEVELS that the module is, or is in."""
+    """Return the longest entry of LEVELS that matches the module."""
     parts = module.split(".")
     names = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
     return next((name for name in names if name in LEVEL), parts[0])
 
 
-def complaints(module: str, source: str) -> list[str]:
-    """What is wrong with where a module imports from."""
+def find_violations(module: str, source: str) -> list[str]:
+    """Return a message for each import that breaks a rule."""
     own = unit(module)
-    said = [
-        f"{module} imports from {path}: write it in full" for path, _ in imports(source) if path[0] == "."
+    found = [
+        f"{module} uses the relative import {path}; write it in full"
+        for path, _ in imports(source)
+        if path[0] == "."
     ]
     for target, name in our_imports(source):
         other = unit(target)
         if other == own:
             continue
         if other not in LEVEL:
-            said.append(f"{module} imports {target or 'straggler'}, which has no level")
+            found.append(f"{module} imports {target or 'straggler'}, which has no layer")
         elif own in ONLY and other not in ONLY[own]:
-            said.append(f"{module} may not import {target}")
+            found.append(f"{module} may not import {target}")
         elif LEVEL[other] >= LEVEL[own] and name not in SIBLINGS.get((own, other), ()):
-            said.append(f"{module} imports {name} from {target}, which is not below it")
-    return said
+            found.append(f"{module} imports {name} from {target}, which is not in a lower layer")
+    return found
 
 
 def test_every_module_has_a_level() -> None:
-    packages = {"config", "running"}  # whose modules have levels of their own
+    packages = {"config", "running"}  # their modules have separate layers
     assert {unit(module) for module in MODULES if module} <= set(LEVEL) | packages
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module])
 def test_imports_go_down(module: str) -> None:
-    assert complaints(module, MODULES[module].read_text()) == []
+    assert find_violations(module, MODULES[module].read_text()) == []
 
 
 @pytest.mark.parametrize(
@@ -150,13 +152,13 @@ def test_imports_go_down(module: str) -> None:
         ("experiment", "from .record import Record"),
     ],
 )
-def test_the_check_of_imports_can_fail(module: str, source: str) -> None:
-    assert complaints(module, source)
+def test_wrong_imports_are_found(module: str, source: str) -> None:
+    assert find_violations(module, source)
 
 
-def test_the_check_of_imports_can_pass() -> None:
-    assert not complaints("engines.new", "from straggler.problems.supervised import Chunk\nimport torch")
-    assert not complaints("cli", "from straggler.experiment import Experiment\nimport straggler.record")
+def test_allowed_imports_pass() -> None:
+    assert not find_violations("engines.new", "from straggler.problems.supervised import Chunk\nimport torch")
+    assert not find_violations("cli", "from straggler.experiment import Experiment\nimport straggler.record")
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module.startswith(ALGORITHMS)])
@@ -170,18 +172,22 @@ def test_algorithms_have_no_while(module: str) -> None:
     assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.While)]
 
 
-def test_ray_is_imported_in_one_file() -> None:
+def test_ray_is_imported_in_one_module() -> None:
     users = [module for module, path in MODULES.items() if "ray" in roots(path)]
     assert users in ([], ["engines.ray"])
 
 
 @pytest.mark.parametrize("module", list(MODULES))
-def test_modules_say_what_they_are_and_stay_small(module: str) -> None:
+def test_modules_are_documented_and_small(module: str) -> None:
     source = MODULES[module].read_text()
     assert not set(module.split(".")) & FORBIDDEN_NAMES
-    assert len(source.splitlines()) <= MOST_LINES
+    assert len(source.splitlines()) <= MAX_LINES
     assert ast.get_docstring(ast.parse(source))
     assert (MODULES[module].parent / "__init__.py").exists()
+
+
+def test_the_package_root_has_four_modules() -> None:
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {"__init__", "__main__", "experiment", "record"}
 
 
 CATALOGUES: dict[str, Mapping[str, Any]] = {
@@ -196,48 +202,15 @@ CATALOGUES: dict[str, Mapping[str, Any]] = {
 
 
 @pytest.mark.parametrize(("name", "entry"), [item for c in CATALOGUES.values() for item in c.items()])
-def test_every_entry_says_in_a_line_what_it_is(name: str, entry: type) -> None:
-    own = vars(entry).get("__doc__") or ""  # not what it inherits
-    first = own.split("\n")[0]
+def test_every_entry_has_a_summary_of_one_line(name: str, entry: type) -> None:
+    docstring = vars(entry).get("__doc__") or ""  # an inherited docstring does not count
+    first = docstring.split("\n")[0]
     assert first.endswith((".", ":")) and len(first) > 10
     assert re.fullmatch(r"[a-z0-9][a-z0-9-]*", name)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_made_of_pieces_that_exist(name: str) -> None:
+def test_every_method_names_existing_components_and_a_paper(name: str) -> None:
     method = METHODS[name]
     Experiment(method=name, workers=1 if method.single else 4)
     assert method.summary and re.search(r"\b(19|20)\d\d\b", method.citation)
-
-
-def documents() -> list[Path]:
-    """The pages of the project, not those of its tools and runs."""
-    pages = (path.relative_to(ROOT) for path in ROOT.rglob("*.md"))
-    return sorted(
-        ROOT / page for page in pages if page.parts[0] not in LEFT_OUT and not page.parts[0].startswith(".")
-    )
-
-
-LEFT_OUT = {"node_modules", "build", "dist", "runs"}
-LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\s*\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
-
-
-def relative_links(text: str) -> list[str]:
-    """Targets of links and images that are neither addresses nor within the page; code is left out."""
-    text = re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"`[^`\n]*`", "", text)
-    targets = [inline or reference for inline, reference in LINK.findall(text)]
-    return [target.split("#")[0] for target in targets if not re.match(r"[a-z][a-z0-9+.-]*:|#", target)]
-
-
-@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
-    missing = [link for link in relative_links(document.read_text()) if not (document.parent / link).exists()]
-    assert missing == []
-
-
-def test_links_are_found() -> None:
-    text = (
-        "[a](b.md) ![c](d/e.png) [f](g.md#h) [i](https://j) [k](#l)\n`[m](n)`\n```\n[o](p)\n```\n[q]: r.md\n"
-    )
-    assert relative_links(text) == ["b.md", "d/e.png", "g.md", "r.md"]

@@ -267,3 +267,39 @@ def test_dana_and_slim_part_when_the_rate_changes() -> None:
 
     assert difference() < 1e-12
     assert difference(schedule="step(step_size=1, gamma=0.5)") > 1e-6
+
+
+# Links.
+
+
+def documents() -> list[Path]:
+    """Return the Markdown files of the project, without those of its tools and runs."""
+    pages = (path.relative_to(ROOT) for path in ROOT.rglob("*.md"))
+    return sorted(
+        ROOT / page for page in pages if page.parts[0] not in LEFT_OUT and not page.parts[0].startswith(".")
+    )
+
+
+LEFT_OUT = {"node_modules", "build", "dist", "runs"}
+LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\s*\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
+
+
+def relative_links(text: str) -> list[str]:
+    """Return the targets of links and images that are files; code is ignored."""
+    text = re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`\n]*`", "", text)
+    targets = [inline or reference for inline, reference in LINK.findall(text)]
+    return [target.split("#")[0] for target in targets if not re.match(r"[a-z][a-z0-9+.-]*:|#", target)]
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    missing = [link for link in relative_links(document.read_text()) if not (document.parent / link).exists()]
+    assert missing == []
+
+
+def test_links_are_found() -> None:
+    text = (
+        "[a](b.md) ![c](d/e.png) [f](g.md#h) [i](https://j) [k](#l)\n`[m](n)`\n```\n[o](p)\n```\n[q]: r.md\n"
+    )
+    assert relative_links(text) == ["b.md", "d/e.png", "g.md", "r.md"]
