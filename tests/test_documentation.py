@@ -18,7 +18,7 @@ from straggler.cli import offered
 from straggler.cli.train import read_pairs
 from straggler.config.listing import CATALOGUES
 from straggler.experiment import Experiment
-from straggler.sweeps.grid import read_grid_file
+from straggler.sweeps.grid import expand_grid, read_grid_file
 
 ROOT = Path(__file__).parents[1]
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in sorted(ROOT.glob("docs/*.md"))}
@@ -184,7 +184,7 @@ def test_files_in_the_documents_are_experiments_or_sweeps(
 ) -> None:
     if kind == "sweep":
         (custom_files / "sweep.toml").write_text(toml)
-        cells, seeds = read_grid_file(custom_files / "sweep.toml")
+        cells, seeds = expand_grid(read_grid_file(custom_files / "sweep.toml"))
         assert [cell.experiment(seeds[0]) for cell in cells]
     else:
         Experiment(**tomllib.loads(toml))

@@ -13,6 +13,7 @@ from scipy import special, stats
 
 from straggler.reproduction import GAP_AWARE
 from straggler.reproduction.papers.gap_aware.study import SPEED_METHODS, SPEED_WORKERS
+from straggler.sweeps.pool import LocalPool
 from straggler.sweeps.runner import plan_sweep, run_plan
 from straggler.sweeps.summaries import read_summaries
 from straggler.timing import Durations
@@ -105,24 +106,25 @@ def test_the_committed_rows_are_what_the_code_counts(method: str) -> None:
 
 def test_what_is_committed_is_not_counted_again(tmp_path: Path) -> None:
     cells = GAP_AWARE.chosen("default", ["12"])
-    found = plan_sweep("x", cells, range(3), tmp_path, results=RESULTS)
-    assert (found.tasks, found.known) == ([], len(cells) * SEEDS)
+    plan = plan_sweep("x", cells, range(3), LocalPool(1, tmp_path), RESULTS)
+    assert (plan.runs, plan.cached) == ([], len(cells) * SEEDS)
 
 
 @pytest.mark.slow
 def test_what_is_missing_is_counted_on_all_cores(tmp_path: Path) -> None:
     chosen = GAP_AWARE.chosen("default", ["12"], only=["homogeneous", "N = 32"])
     cells = [replace(cell, seeds=2) for cell in chosen]
-    found = plan_sweep("x", cells, [0], tmp_path / "runs", jobs=2, results=tmp_path)
-    assert len(found.missing) == len(found.tasks) == 6
-    assert run_plan(found, tmp_path, Console(quiet=True)) == {}
+    pool = LocalPool(2, tmp_path / "runs")
+    plan = plan_sweep("x", cells, [0], pool, tmp_path)
+    assert len(plan.missing) == len(plan.runs) == 6
+    assert run_plan(plan, Console(quiet=True)) == {}
     for method in SPEED_METHODS:
         again = (
             read_summaries(tmp_path).filter(protocol="homogeneous", row=method, column="N = 32").sort("seed")
         )
         assert again["value"].to_list() == committed("homogeneous", method, 32)[:2]
     assert not (tmp_path / "runs").exists()
-    assert plan_sweep("x", cells, [0], tmp_path / "runs", results=tmp_path).tasks == []
+    assert plan_sweep("x", cells, [0], pool, tmp_path).runs == []
 
 
 def test_a_rehearsal_of_figure_12_is_a_few_cells_as_they_are() -> None:

@@ -18,8 +18,8 @@ from straggler.experiment import Experiment
 from straggler.record import ARRIVALS, Record
 from straggler.running.recorder import Recorder
 from straggler.sweeps.grid import Cell, plan_runs
-from straggler.sweeps.progress import SweepProgress
-from straggler.sweeps.status_file import ProgressFile
+from straggler.sweeps.pool import RunEvent
+from straggler.sweeps.progress import ProgressFile, SweepProgress
 from straggler.web.report import render_html_report
 from straggler.web.run_index import RunIndex
 
@@ -188,11 +188,11 @@ def progress(index: RunIndex) -> dict[str, Any]:
 
 def test_killed_sweep_is_lost(tmp_path: Path) -> None:
     found = plan_runs([Cell({"row": "a"}, TINY)], [0, 1])
-    bulletin = ProgressFile(tmp_path / "x", SweepProgress(found))
+    file = ProgressFile(tmp_path / "x", SweepProgress(found))
     index = RunIndex(tmp_path, tmp_path)
-    with bulletin:
-        bulletin.tally.spent(found[0], 0.25)
-        bulletin._write("running")
+    with file:
+        file.progress.update(RunEvent(found[0], "progress", 0.25))
+        file._write("running")
         os.utime(tmp_path / "x" / "progress.json", (1, 1))  # a long evaluation: no news
         row = progress(index)
         assert row["status"] == "running" and row["at_hand"][0]["part"] == 0.25

@@ -1,71 +1,99 @@
-"""Tables of a sweep: a line per combination of its settings, over its seeds."""
+"""Tables of a sweep: a row per cell, with means and 95 % confidence intervals over the seeds."""
 
-import csv
-import io
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from straggler.analysis.study_tables import Entry, entry, latex_table
+from straggler.analysis.intervals import mean_interval
+from straggler.analysis.study_tables import latex_table
+from straggler.analysis.tables import format_markdown_table
 
-
-@dataclass(frozen=True)
-class Line:
-    """One combination."""
-
-    settings: tuple[Any, ...]
-    ours: Entry
-    staleness: float
-    seconds: float
+CAPTION = "Mean ± half-width of the 95 % confidence interval over seeds (three or more); NC: not converged."
 
 
 class SweepTable:
-    """The test accuracy, or the loss where there is none, of every combination of a sweep's settings."""
+    """The test accuracy, or the loss where there is no accuracy, of every cell of a sweep.
 
-    def __init__(self, summaries: pl.DataFrame, labels: list[str]) -> None:
-        self.labels = labels
-        self.fact = "accuracy" if summaries["value"].is_not_null().any() else "loss"
-        if self.fact == "loss":
+    `summaries` has a row per run. Its column `time_to_target`, if present, is null for runs that did not
+    reach the target accuracy.
+    """
+
+    def __init__(self, summaries: pl.DataFrame, labels: list[str], target: float | None = None) -> None:
+        self.labels, self.target = labels, target
+        self.metric = "accuracy" if summaries["value"].is_not_null().any() else "loss"
+        if self.metric == "loss":
             summaries = summaries.with_columns(value="test_loss")
-        self.lines = list(lines(summaries, labels))
+        # A budget that the sweep varies has the same name as the part of it that was used.
+        self.seconds = "measured_seconds" if "seconds" in labels else "seconds"
+        groups = summaries.group_by(labels, maintain_order=True) if labels else [((), summaries)]
+        self.table = pl.DataFrame(
+            [dict(zip(labels, key, strict=True)) | self._summarise(runs) for key, runs in groups],
+            infer_schema_length=None,
+        )
+
+    def _summarise(self, runs: pl.DataFrame) -> dict[str, Any]:
+        converged = runs.filter("converged")
+        values = converged["value"].drop_nulls()
+        found = mean_interval(values.to_numpy()) if len(values) else None
+        has_interval = found is not None and len(values) > 2
+        row: dict[str, Any] = {
+            f"test_{self.metric}": found and found.mean,
+            "low": found.low if found and has_interval else None,
+            "high": found.high if found and has_interval else None,
+            "seeds": len(runs),
+            "nc": len(runs) - len(converged),
+        }
+        whole = converged if len(converged) else runs  # a run that diverged ends early
+        validation = f"validation_{self.metric}"
+        if validation in runs.columns:
+            row[validation] = whole[validation].mean()
+        row |= {name: whole[name].mean() for name in ("mean_staleness", self.seconds)}
+        if self.target is not None:
+            reached = runs["time_to_target"].drop_nulls()
+            row |= {"time_to_target": reached.mean(), "reached": len(reached)}
+        return row
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """For people."""
-        unit, digits = (" (%)", ".2f") if self.fact == "accuracy" else ("", ".4g")
-        columns = [*self.labels, f"test {self.fact}{unit}", "seeds", "staleness", "time (s)"]
-        return columns, [
-            [
-                *map(str, line.settings),
-                line.ours.text(digits),
-                str(line.ours.seeds),
-                f"{line.staleness:.2f}",
-                f"{line.seconds:,.1f}",
-            ]
-            for line in self.lines
-        ]
+        """Return the columns and rows as text for people."""
+        unit, digits = (" (%)", ".2f") if self.metric == "accuracy" else ("", ".4g")
+        validation = f"validation_{self.metric}" in self.table.columns
+        columns = [*self.labels, f"test {self.metric}{unit}"]
+        columns += [f"validation {self.metric}{unit}"] if validation else []
+        columns += ["seeds", "staleness", "time (s)"]
+        columns += [f"time to {self.target:g} % (s)"] if self.target is not None else []
+        rows = []
+        for row in self.table.iter_rows(named=True):
+            cells = ["–" if row[label] is None else str(row[label]) for label in self.labels]
+            cells.append(format_metric(row, f"test_{self.metric}", digits))
+            cells += [format_or_dash(row[f"validation_{self.metric}"], digits)] if validation else []
+            cells += [str(row["seeds"]), format_or_dash(row["mean_staleness"], ".2f")]
+            cells.append(format_or_dash(row[self.seconds], ",.1f"))
+            if self.target is not None:
+                some = f" ({row['reached']} of {row['seeds']})" if row["reached"] < row["seeds"] else ""
+                cells.append(format_or_dash(row["time_to_target"], ",.1f") + some)
+            rows.append(cells)
+        return columns, rows
 
     def csv(self) -> str:
-        """For programs: six digits of each accuracy or loss."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        numbers = [f"test_{self.fact}", "low", "high", "seeds", "nc", "mean_staleness", "seconds"]
-        writer.writerow([*self.labels, *numbers])
-        for line in self.lines:
-            ours = line.ours
-            counts = (ours.seeds, ours.failed, line.staleness, line.seconds)
-            writer.writerow([*line.settings, *ours.numbers, *counts])
-        return text.getvalue()
+        """Return the table as CSV, with six digits of each number."""
+        return self.table.with_columns(pl.selectors.float().round_sig_figs(6)).write_csv()
 
-    def latex(self, caption: str) -> str:
-        return latex_table(caption, *self.rows(), names=len(self.labels))
+    def markdown(self) -> str:
+        """Return the table as Markdown, with its caption."""
+        return f"{CAPTION}\n\n{format_markdown_table(*self.rows())}\n"
+
+    def latex(self) -> str:
+        """Return the table as LaTeX, for the booktabs package."""
+        return latex_table(CAPTION, *self.rows(), names=len(self.labels))
 
 
-def lines(summaries: pl.DataFrame, labels: list[str]) -> Iterator[Line]:
-    """In the order of the combinations; a budget of seconds that is varied is not what was used of it."""
-    time = "measured_seconds" if "measured_seconds" in summaries.columns else "seconds"
-    for key, runs in summaries.group_by(*labels, maintain_order=True) if labels else [((), summaries)]:
-        whole = runs.filter(pl.col("converged") | ~pl.col("converged").any())  # a lost run ends early
-        staleness, seconds = whole.select(pl.col("mean_staleness", time).mean()).row(0)
-        yield Line(key, entry(runs, "", "", ""), staleness, seconds)
+def format_metric(row: dict[str, Any], metric: str, digits: str) -> str:
+    """Return `88.42 ± 0.31 (1 of 3 NC)`, or NC if no run converged."""
+    if row[metric] is None:
+        return "NC" if row["nc"] else "–"
+    half = "" if row["high"] is None else f" ± {row['high'] - row[metric]:{digits}}"
+    return f"{row[metric]:{digits}}{half}" + (f" ({row['nc']} of {row['seeds']} NC)" if row["nc"] else "")
+
+
+def format_or_dash(value: float | None, digits: str) -> str:
+    return "–" if value is None else f"{value:{digits}}"

@@ -22,7 +22,7 @@ __all__ = ["main", "offered"]
 
 COMMANDS = {  # by panel, in the order of `straggler --help`: the file, and the function in it
     "Train": ("train.run", "train.resume", "train.replay_", "calibrate.calibrate_"),
-    "Study": ("study.study", "study.sweep"),
+    "Study": ("study.study", "sweep.sweep"),
     "Analyse": ("analyse.speedup", "analyse.densities", "landscapes.landscape", "plot.plot"),
     "Look": (
         *("catalogue.list_", "catalogue.show", "catalogue.data", "catalogue.cite"),

@@ -1,81 +1,36 @@
-"""Commands that run many experiments: study and sweep."""
+"""The study command."""
 
-import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-import polars as pl
 import typer
 from rich.table import Table
 
 from straggler.analysis.study_tables import as_terminal
-from straggler.analysis.sweep_tables import SweepTable
-from straggler.analysis.tables import build_table, fill_section, format_markdown_table
+from straggler.analysis.tables import build_table, fill_section
 from straggler.cli import options
-from straggler.cli.app import complain, err, out
+from straggler.cli.app import err, out
+from straggler.cli.sweep import (
+    Address,
+    Cores,
+    DryRun,
+    On,
+    Results,
+    Runs,
+    Seeds,
+    exit_if_failed,
+    run_or_describe_plan,
+)
 from straggler.config.registry import InputError, suggest_name
 from straggler.reproduction import STUDIES, Study
 from straggler.reproduction.page import account, claim_rows, draw, holds_results, tally
 from straggler.reproduction.study import Scale
-from straggler.running.atomic_files import write_text_atomically
 from straggler.running.progress import ProgressBar
-from straggler.sweeps.display import format_duration
-from straggler.sweeps.grid import possible, read_grid_file
-from straggler.sweeps.pool import LocalPool
-from straggler.sweeps.ray_pool import RayPool
-from straggler.sweeps.runner import SweepPlan, plan_sweep, run_plan
-from straggler.sweeps.summaries import collect_labels, read_summaries
+from straggler.sweeps.runner import count_of, open_pool, plan_sweep
+from straggler.sweeps.summaries import read_summaries
 
-Where = Literal["here", "ray"]
 BROAD = 10_000  # columns, more than any table has
 SLACK = 3  # columns that rich may lose while it makes a table narrower
-MANY = "How many runs, and where"
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        min=1, rich_help_panel=MANY, help="Runs at the same time, a core each; all cores by default."
-    ),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run", rich_help_panel=MANY, help="Only say how many runs are missing and how long they take."
-    ),
-]
-Runs = Annotated[
-    Path, typer.Option("--runs", rich_help_panel=MANY, help="Where the records of the runs are.")
-]
-Results = Annotated[
-    Path | None,
-    typer.Option(
-        "--results",
-        rich_help_panel=MANY,
-        show_default="results/NAME",
-        help="Where summaries, tables and figures go.",
-    ),
-]
-SWEPT = "Means over seeds ± half of the 95 % interval; of two seeds both in brackets; NC: no convergence."
-Seeds = Annotated[
-    int | None,
-    typer.Option(min=1, rich_help_panel=MANY, help="How many, from 0 on; the same for every cell."),
-]
-On = Annotated[
-    Where,
-    typer.Option(
-        "--on",
-        rich_help_panel=MANY,
-        help="Where runs are computed: on this machine, or on a Ray cluster, which sends the records here.",
-    ),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=MANY,
-        help="With --on ray: the cluster, such as 10.0.0.1:6379 or auto; without it, Ray is started here.",
-    ),
-]
 
 
 def study(
@@ -98,8 +53,8 @@ def study(
         Path | None, typer.Option(help="A document with <!-- claims:NAME --> marks for the claims.")
     ] = None,
     seeds: Seeds = None,
-    jobs: Jobs = None,
-    on: On = "here",
+    cores: Cores = None,
+    on: On = "local",
     address: Address = None,
     dry_run: DryRun = False,
     results: Results = None,
@@ -127,15 +82,15 @@ def study(
     failed = 0
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)
-        with fleet_on(on, address, jobs, runs, data) as fleet:
-            planned = plan_sweep(title, cells, range(count), runs, data, fleet.jobs, folder)
-            failed = carry_out(planned, folder, fleet, dry_run)
+        with open_pool(on, address, cores, runs, data) as pool:
+            plan = plan_sweep(title, cells, range(count), pool, folder)
+            failed = run_or_describe_plan(plan, dry_run)
     if chosen.afterwards and not (draw_only or dry_run or quick):
         with ProgressBar(err, name) as bar:
-            chosen.afterwards(cells, runs, folder, jobs, data, bar.say, bar.advance)
+            chosen.afterwards(cells, runs, folder, cores, data, bar.say, bar.advance)
     if not dry_run and (draw_only or read_summaries(folder).height):
         show(chosen, folder, scale, names, into, quick)
-    end_with(failed)
+    exit_if_failed(failed)
 
 
 def show(
@@ -156,7 +111,7 @@ def show(
     if rehearsal:
         out.print("this is a rehearsal: no number above is a result, no claim is judged")
     elif drawn.outdated:
-        many = f"{counted(drawn.outdated, 'row')} {'is' if drawn.outdated == 1 else 'are'}"
+        many = f"{count_of(drawn.outdated, 'row')} {'is' if drawn.outdated == 1 else 'are'}"
         err.print(f"{many} of other settings; run the study to renew them", style="yellow")
     out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
     if into is not None:
@@ -169,85 +124,3 @@ def show(
 def fits(table: Table) -> bool:
     """Whether the terminal is broad enough for it; in a terminal's own options it would always be."""
     return out.measure(table, options=out.options.update(max_width=BROAD)).minimum + SLACK <= out.width
-
-
-def sweep(
-    file: Annotated[
-        Path, typer.Argument(help="A TOML file: experiment keys, of which any may be a list, and seeds.")
-    ],
-    jobs: Jobs = None,
-    on: On = "here",
-    address: Address = None,
-    dry_run: DryRun = False,
-    results: Results = None,
-    runs: Runs = Path("runs"),
-    data: options.Data = None,
-) -> None:
-    """Run every combination of the values in a file, several seeds of each.
-
-    In FILE any key of an experiment may be a list, which always means alternatives; `seeds = 3` runs each
-    combination with seeds 0, 1 and 2. What has been run is not run again.
-    """
-    cells, seeds = read_grid_file(file)
-    cells, refused = possible(cells, seeds)
-    for name, reason in refused.items():
-        err.print(f"{file.stem}: {name} cannot be run: {reason}", style="red", markup=False, soft_wrap=True)
-    folder = results or Path("results") / file.stem
-    with fleet_on(on, address, jobs, runs, data) as fleet:
-        planned = plan_sweep(file.stem, cells, seeds, runs, data, fleet.jobs, folder)
-        failed = carry_out(planned, folder, fleet, dry_run)
-    if not dry_run and read_summaries(folder).height:
-        order = pl.DataFrame({"id": [task.id for task in planned.every]})  # others stay in the file
-        mine = order.join(read_summaries(folder), on="id", maintain_order="left")
-        table = SweepTable(mine, collect_labels(planned.every))
-        out.print(build_table(file.stem, *table.rows()))
-        page = f"# {file.stem}\n\n{SWEPT}\n\n{format_markdown_table(*table.rows())}\n"
-        for ending, text in {"md": page, "csv": table.csv(), "tex": table.latex(SWEPT)}.items():
-            write_text_atomically(folder / f"sweep.{ending}", text)
-        out.print(
-            f"{SWEPT} The table: {folder}/sweep.md, .csv and .tex; every run: {folder}/summaries.parquet.",
-            soft_wrap=True,
-        )
-    end_with(failed + len(refused))
-
-
-@contextmanager
-def fleet_on(
-    on: Where, address: str | None, jobs: int | None, runs: Path, data: Path | None
-) -> Iterator[LocalPool | RayPool]:
-    """Who runs the experiments; a cluster that is not there is found out before anything else is done."""
-    if runs.exists() and not runs.is_dir():
-        raise InputError(f"--runs {runs}: it is a file; choose a folder for the records")
-    if on == "here":
-        if address is not None:
-            raise InputError(f"--address {address}: only a cluster has one; add --on ray, or leave it out")
-        yield LocalPool(jobs or os.cpu_count() or 1, runs, data)
-        return
-    with closing(RayPool(address, jobs, runs, data)) as fleet:
-        yield fleet
-
-
-def carry_out(plan: SweepPlan, results: Path, fleet: LocalPool | RayPool, dry_run: bool) -> int:
-    """Run a plan, or only say what it is; how many runs failed."""
-    seeds, runs = counted(len(plan.seeds), "seed"), counted(len(plan.tasks) + plan.known, "run")
-    out.print(
-        f"{plan.name}: {runs}, {seeds}, {len(plan.missing)} missing: "
-        f"about {format_duration(plan.seconds)} with {counted(plan.jobs, 'process', 'es')}"
-        f"{' on Ray' if isinstance(fleet, RayPool) else ''}",
-        soft_wrap=True,
-    )
-    if dry_run:
-        return 0
-    try:
-        return len(run_plan(plan, results, err, fleet))
-    except KeyboardInterrupt:
-        complain("interrupted; the same command goes on", code=130)
-
-
-def end_with(failed: int) -> None:
-    if failed:
-        complain(f"{counted(failed, 'run')} failed; the reasons are above", code=1)
-
-
-def counted(number: int, what: str, ending: str = "s") -> str:
-    return f"{number:,} {what}{'' if number == 1 else ending}"

@@ -1,3 +1,1 @@
-"""Many experiments: a grid of cells, the processes that run them, and what is kept of each."""
-
-__all__: list[str] = []
+"""Sweeps: a grid of experiments, the pools of processes that run them, and their summaries."""

@@ -1,77 +1,127 @@
-"""How long a run will take on one core, or in real time on all: its gradients times what one costs here."""
+"""Estimates of how long runs take: a few gradients and evaluations are measured on this machine."""
 
-import math
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from straggler.core import Problem
+from straggler.core.loop import Budget, train
+from straggler.engines.pool.gradient_pool import GradientComputer
+from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
-from straggler.record import find_finished_record
 from straggler.sweeps.grid import PlannedRun
-from straggler.timing.clusters import Repetition
+from straggler.timing import Durations
+from straggler.timing.clusters import Repetition, mean_seconds
 
-TRIALS = 3
-FORWARD = 0.35  # of a gradient: what evaluating as many samples takes
-COUNTED = 1e-6  # seconds: what a gradient takes that is only counted
+MEASURE_SECONDS = 0.2  # of training per kind of experiment
+MAX_GRADIENTS = 50
+RECORDING = 1.25  # recording a run makes an arrival this much slower
+COUNTED_SECONDS = 1e-6  # of an arrival without a gradient
+LOW, HIGH = 0.8, 1.8  # the range of actual over estimated time: other programs use the machine too
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """Seconds on one core for one kind of experiment."""
+
+    start: float  # load the data, build the model
+    arrival: float  # compute a gradient and apply it
+    evaluation: float  # of the test and validation sets
+    train_evaluation: float  # of the training set
+    samples: int  # of the training set
 
 
 class CostModel:
-    """Measures a gradient of each kind of problem, once: CPU time, the least of a few, as on a free core."""
+    """Estimates the seconds of runs; each kind of experiment is measured once."""
 
-    def __init__(self, runs: Path, data: Path | None = None) -> None:
-        self.runs, self.data = runs, data
-        self._known: dict[tuple[str, str, int], tuple[float, int]] = {}
+    def __init__(self, data: Path | None = None) -> None:
+        self.data = data
+        self._costs: dict[tuple[str, ...], MeasuredCosts] = {}
 
-    def estimate(self, task: PlannedRun) -> float:
-        """Seconds; none for a run that is there already or whose data or settings are at fault."""
-        experiment = task.experiment
+    def estimate(self, run: PlannedRun) -> float:
+        """Return the seconds of a run; 0 if it cannot start."""
+        experiment = run.experiment
         if isinstance(experiment, Repetition):
-            return COUNTED * experiment.gradients
-        if find_finished_record(self.runs / experiment.id) is not None:
-            return 0.0
+            return COUNTED_SECONDS * experiment.gradients
+        kind = tuple(str(getattr(experiment, key)) for key in ("dataset", "model", "loss", "batch_size"))
+        kind += str(experiment.correction), str(experiment.optimizer)
         try:
-            each, samples = self._measured(experiment)
+            if kind not in self._costs:
+                self._costs[kind] = measure_costs(experiment, self.data)
         except (ValueError, RuntimeError, OSError):
-            return 0.0  # it will fail, and say so
-        # in training sets, of which a test set is about a sixth
-        evaluations = 7 / 6 + self._evaluations(experiment) / 6
-        batches = evaluations * samples / experiment.batch_size
-        cores = min(experiment.workers, os.cpu_count() or 1) if task.in_real_time else 1
-        return each * (gradients(experiment, samples) / cores + FORWARD * batches)
-
-    def _measured(self, experiment: Experiment) -> tuple[float, int]:
-        kind = (str(experiment.dataset), str(experiment.model), experiment.batch_size)
-        if kind not in self._known:
-            problem = experiment.problem(self.data)
-            self._known[kind] = seconds_per_gradient(problem), problem.samples
-        return self._known[kind]
-
-    def _evaluations(self, experiment: Experiment) -> float:
-        every = experiment.eval_every
-        return (experiment.epochs or 1.0) / every if every else 0.0
+            return 0.0  # the run will fail with this error
+        return estimate_seconds(experiment, self._costs[kind])
 
 
-def seconds_per_gradient(problem: Problem) -> float:
-    x, buffers = problem.initial_model()
-    best = math.inf
+def measure_costs(experiment: Experiment, data: Path | None) -> MeasuredCosts:
+    """Train for a moment and evaluate a few samples."""
+    started = time.perf_counter()
     with use_one_thread():
-        for index in range(TRIALS + 1):  # the first one warms up
-            started = time.process_time()
-            problem.gradient(x, buffers, 0, index)
-            best = min(best, time.process_time() - started)
-    return best
+        problem = experiment.problem(data)
+        x, buffers = problem.initial_model()
+        start = time.perf_counter() - started
+        arrival = measure_training(experiment, problem, 1)
+        count = min(MAX_GRADIENTS, int(MEASURE_SECONDS / max(arrival, 1e-4)))
+        if count > 1:  # the first gradient is slow
+            arrival = min(arrival, measure_training(experiment, problem, count) / count)
+        chunk = min(measure_evaluation(problem, x, buffers) for _ in range(2))
+    test, whole = problem.count_chunks("test"), problem.count_chunks("train")
+    test += problem.count_chunks("validation") if experiment.validation else 0
+    return MeasuredCosts(start, arrival, test * chunk, whole * chunk, problem.samples)
 
 
-def gradients(experiment: Experiment, samples: int) -> float:
-    """How many gradients the budget allows, all workers together."""
-    settings: dict[str, Any] = {key: getattr(experiment, key) for key in ("gradients", "updates", "epochs")}
-    if settings["gradients"] is not None:
-        return float(settings["gradients"])
-    if settings["updates"] is not None:
-        return float(settings["updates"]) * (experiment.workers if experiment.policy.merges(2) else 1)
-    epochs = (settings["epochs"] or 1.0) * samples / experiment.batch_size
-    shared = experiment.stop == "each" and str(experiment.partition) == "shared"
-    return epochs * (experiment.workers if shared else 1)
+def measure_training(experiment: Experiment, problem: Problem, gradients: int) -> float:
+    """Return the CPU seconds of the first gradients of a run."""
+    durations = Durations(experiment.compute, [], experiment.workers, experiment.seed)
+    engine = Simulator(GradientComputer(problem), durations)
+    server, started = experiment.server(problem), time.process_time()
+    train(server, engine, Budget(gradients=gradients), lambda *seen: None)
+    return time.process_time() - started
+
+
+def measure_evaluation(problem: Problem, x: Any, buffers: Any) -> float:
+    """Return the CPU seconds of evaluating one chunk of the test set."""
+    started = time.process_time()
+    problem.evaluate(x, buffers, "test", 0)
+    return time.process_time() - started
+
+
+def estimate_seconds(experiment: Experiment, costs: MeasuredCosts) -> float:
+    """Return the seconds of a run on one core, or of a real-time run on this machine."""
+    gradients = count_gradients(experiment, costs.samples)
+    training = RECORDING * costs.arrival * gradients
+    if experiment.engine != "simulator":
+        delay = mean_job_seconds(experiment, experiment.delay)
+        cores = min(experiment.workers, os.cpu_count() or 1)
+        parallel = gradients * (costs.arrival + delay) / experiment.workers
+        training = experiment.seconds or max(training / cores, parallel)
+    epochs = gradients * experiment.batch_size / costs.samples
+    evaluations = epochs / experiment.eval_every if experiment.eval_every else 0.0
+    evaluating = (evaluations + 1) * costs.evaluation  # the training set only at the end
+    return costs.start + training + evaluating + costs.train_evaluation
+
+
+def mean_job_seconds(experiment: Experiment, laws: Any) -> float:
+    """Return the mean seconds of a job by the first law and those after it; 0 without a law."""
+    workers = min(experiment.workers, 32)  # enough for an estimate
+    return mean_seconds(laws[0], laws[1:], workers, [experiment.seed]) if laws else 0.0
+
+
+def count_gradients(experiment: Experiment, samples: int) -> float:
+    """Return how many gradients the budget allows, all workers together."""
+    if experiment.gradients is not None:
+        return float(experiment.gradients)
+    if experiment.updates is not None:
+        try:
+            return float(experiment.updates) * experiment.policy.gradients_per_step(experiment.workers)
+        except NotImplementedError:  # a custom policy
+            return float(experiment.updates) * experiment.workers
+    if experiment.seconds is not None:
+        job = mean_job_seconds(experiment, [experiment.compute, *experiment.delay])
+        return experiment.workers * experiment.seconds / max(job, 1e-9)
+    epochs = (experiment.epochs or 1.0) * samples / experiment.batch_size
+    is_shared = experiment.stop == "each" and str(experiment.partition) == "shared"
+    return epochs * (experiment.workers if is_shared else 1)

@@ -1,144 +1,263 @@
-"""A sweep's cells: experiments with labels, each once per seed; written in Python or as a TOML file."""
+"""The cells of a sweep: experiments with labels, from a dictionary, a list of dictionaries or a TOML file."""
 
+import functools
 import itertools
+import math
+import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from straggler.config.registry import InputError, suggest_name
+from straggler.config.imports import is_import_string
+from straggler.config.registry import CatalogueEntry, InputError, suggest_name
 from straggler.experiment import Experiment
 from straggler.timing.clusters import Repetition
 
+MAX_RUNS = 100_000
 Label = str | int | float | None
+Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One experiment without its seed: where it stands in a table, and what the source found there."""
+    """One experiment without its seed, the labels that place it in a table, and the source's numbers."""
 
     labels: Mapping[str, Label]
     settings: Mapping[str, Any]
     source: float | None = None
     measurements: tuple[str, ...] = ()  # beside the summary: names in sweeps.results.MEASUREMENTS
-    seeds: int | None = None  # so many instead, where a run is dear or cheap
-    metric: str = "test_accuracy"  # what the source's number is one of
-    source_metrics: Mapping[str, float] = field(
-        default_factory=dict
-    )  # what else the source says of it, by fact
+    seeds: int | None = None  # overrides the sweep's number of seeds
+    metric: str = "test_accuracy"  # the column of the summary that `source` is compared with
+    source_metrics: Mapping[str, float] = field(default_factory=dict)  # other numbers of the source by column
 
     @property
     def name(self) -> str:
-        """Where it stands, or which of a sweep's settings it has."""
-        settings = all(label in Experiment.model_fields for label in self.labels)
-        words = (f"{key}={value}" if settings else str(value) for key, value in self.labels.items())
-        return ", ".join(words)
+        """The cell's labels in one line, for messages."""
+        return ", ".join(str(value) for value in self.labels.values())
 
     def experiment(self, seed: int) -> Experiment | Repetition:
+        """Return the experiment of this cell with a seed."""
         return Experiment(**self.settings, seed=seed)
+
+
+class GridCell(Cell):
+    """A cell of a sweep's grid: its labels are the settings that vary."""
+
+    @property
+    def name(self) -> str:
+        """The settings that vary, such as `workers=2, policy=synchronous`."""
+        return ", ".join(f"{key}={value}" for key, value in self.labels.items())
 
 
 class ThroughputCell(Cell):
     """A cluster whose gradients are counted, not computed."""
 
     def experiment(self, seed: int) -> Repetition:
+        """Return the simulation without gradients of this cell with a seed."""
         return Repetition(**self.settings, seed=seed)
 
 
 @dataclass
 class PlannedRun:
-    """One run to be had, for every cell and seed that asks for it."""
+    """One run, and every cell that needs it."""
 
     experiment: Experiment | Repetition
     seed: int
     measurements: tuple[str, ...] = ()
     cells: list[Cell] = field(default_factory=list)
-    seconds: float = 0.0  # an estimate
+    is_cached: bool = False  # its record exists
+    seconds: float = 0.0  # estimated; 0 if it is cached or cannot start
 
     @property
     def id(self) -> str:
+        """The id of the experiment, which is also the name of its record's folder."""
         return self.experiment.id
 
     @property
     def name(self) -> str:
+        """The first cell's name and the seed, for messages."""
         return ", ".join(filter(None, [self.cells[0].name if self.cells else "", f"seed {self.seed}"]))
 
     @property
-    def in_real_time(self) -> bool:
-        """Its seconds are measured, so that nothing else may run beside it."""
+    def is_real_time(self) -> bool:
+        """Whether the run measures wall-clock time, so that no other run may share the machine with it."""
         return isinstance(self.experiment, Experiment) and self.experiment.engine != "simulator"
 
     @property
-    def order(self) -> dict[str, Any] | Repetition:
-        """What the process that runs it is told; an experiment as text: some optimizers cannot be pickled."""
-        return self.experiment if isinstance(self.experiment, Repetition) else self.experiment.resolved()
+    def order(self) -> Repetition | dict[str, Any]:
+        """What another process needs to run it: settings, because some optimizers cannot be pickled."""
+        if isinstance(self.experiment, Repetition):
+            return self.experiment
+        return {**self.cells[0].settings, "seed": self.seed}
+
+    @property
+    def portable_order(self) -> dict[str, Any]:
+        """The order for another machine: what import strings name instead of the strings."""
+        settings = {**self.cells[0].settings, "seed": self.seed}
+        for key, value in settings.items():
+            if any(is_import_string(each) for each in (value if isinstance(value, list) else [value])):
+                settings[key] = getattr(self.experiment, key)
+        return settings
 
 
 def plan_runs(cells: Iterable[Cell], seeds: Sequence[int]) -> list[PlannedRun]:
-    """Every cell with every seed, the same seeds for all; identical experiments are one task."""
-    found: dict[str, PlannedRun] = {}
+    """Return a run for every cell and seed, the same seeds for all; identical experiments are one run."""
+    runs: dict[str, PlannedRun] = {}
     for cell in cells:
         for seed in seeds if cell.seeds is None else range(cell.seeds):
             experiment = cell.experiment(seed)
-            task = found.setdefault(experiment.id, PlannedRun(experiment, seed))
-            task.cells.append(cell)
-            task.measurements = tuple(dict.fromkeys((*task.measurements, *cell.measurements)))
-    return list(found.values())
+            run = runs.setdefault(experiment.id, PlannedRun(experiment, seed))
+            run.cells.append(cell)
+            run.measurements = tuple(dict.fromkeys((*run.measurements, *cell.measurements)))
+    return list(runs.values())
 
 
-def expand_grid(settings: Mapping[str, Any]) -> list[Cell]:
-    """Every combination of the keys that hold a list; those keys are the labels."""
-    lists = {key: value for key, value in settings.items() if isinstance(value, list)}
-    for key, values in lists.items():
-        if not values:
-            raise InputError(f"{key} = []: there is nothing to choose from; give at least one value")
-        if twice := [value for value in values if values.count(value) > 1]:
-            raise InputError(f"{key}: {twice[0]!r} is given twice; seeds = 2 runs everything twice")
-    fixed = {key: value for key, value in settings.items() if key not in lists}
-    combinations = itertools.product(*lists.values())
-    chosen = [dict(zip(lists, values, strict=True)) for values in combinations]
-    return [Cell({key: label(value) for key, value in one.items()}, fixed | one) for one in chosen]
+def read_grid_file(path: Path | str) -> dict[str, Any]:
+    """Read a grid from a TOML file."""
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"Cannot read {path}: {error}. Pass a TOML file of experiment settings") from None
 
 
-def possible(cells: Iterable[Cell], seeds: Sequence[int]) -> tuple[list[Cell], dict[str, str]]:
-    """The cells that can be run, and the reasons of the others by name: not all that a grid combines fits."""
-    good, refused = list[Cell](), dict[str, str]()
+def expand_grid(grid: Grid, seeds: int | Sequence[int] | None = None) -> tuple[list[Cell], Sequence[int]]:
+    """Return the cells and seeds of a grid.
+
+    A list means alternatives: there is a cell for every combination. The tables `[[grid]]` of a TOML file,
+    or a list of dictionaries, are several grids; settings outside of `[[grid]]` apply to all of them. `seeds`
+    is a number (3 means the seeds 0, 1 and 2) or a list.
+    """
+    shared = dict(grid) if isinstance(grid, Mapping) else {"grid": list(grid)}
+    parts = shared.pop("grid", [{}])
+    chosen_seeds = parse_seeds(shared.pop("seeds", 1) if seeds is None else seeds)
+    if not isinstance(parts, list) or not parts or not all(isinstance(part, Mapping) for part in parts):
+        raise InputError("grid must be a list of tables: [[grid]] in TOML, a list of dictionaries in Python")
+    grids = [shared | dict(part) for part in parts]
+    for settings in grids:
+        check_grid(settings)
+    runs = len(chosen_seeds) * sum(
+        math.prod(len(values) for values in settings.values() if isinstance(values, list))
+        for settings in grids
+    )
+    if runs > MAX_RUNS:
+        raise InputError(
+            f"The grid has {runs:,} runs, the limit is {MAX_RUNS:,}. Shorten its lists or split the sweep"
+        )
+    varying = [key for key in dict.fromkeys(itertools.chain(*grids)) if does_vary(key, grids)]
+    cells: list[Cell] = [cell for settings in grids for cell in expand_settings(settings, varying)]
+    as_text = {key for key in varying if any(isinstance(cell.labels[key], str) for cell in cells)}
+    return [unify_labels(cell, as_text) for cell in cells], chosen_seeds
+
+
+def unify_labels(cell: Cell, as_text: set[str]) -> Cell:
+    """Return the cell with these labels as text, so that a column has one type."""
+    labels = {
+        key: str(label) if key in as_text and label is not None else label
+        for key, label in cell.labels.items()
+    }
+    return replace(cell, labels=labels)
+
+
+def check_grid(settings: Mapping[str, Any]) -> None:
+    """Raise for unknown keys, empty lists and values that appear twice."""
+    known = [key for key in Experiment.model_fields if key != "seed"]
+    for key, values in settings.items():
+        if key not in known:
+            hint = "Use seeds = 3 or seeds = [0, 7]" if key == "seed" else suggest_name(key, known)
+            raise InputError(f"Unknown key {key!r} in a sweep. {hint}")
+        if isinstance(values, list):
+            if not values:
+                raise InputError(f"{key} = [] has no values. List at least one")
+            for number, value in enumerate(values):
+                if any(are_same(value, other) for other in values[:number]):
+                    raise InputError(f"{key} lists {value!r} twice. Use seeds = 2 to run everything twice")
+
+
+def expand_settings(settings: Mapping[str, Any], varying: Sequence[str]) -> Iterator[GridCell]:
+    """Yield a cell for every combination of the listed values."""
+    alternatives = [
+        label_values(value if isinstance(value, list) else [value]) for value in settings.values()
+    ]
+    defaults = {key: format_label(Experiment.model_fields[key].default) for key in varying}
+    for combination in itertools.product(*alternatives):
+        chosen = dict(zip(settings, combination, strict=True))
+        labels = {key: chosen[key][0] if key in chosen else defaults[key] for key in varying}
+        yield GridCell(labels, {key: value for key, (_, value) in chosen.items()})
+
+
+def label_values(values: Sequence[Any]) -> list[tuple[Label, Any]]:
+    """Return the values with their labels; custom objects of the same name are numbered."""
+    labels = [format_label(value) for value in values]
+    counts = [labels[:index].count(label) for index, label in enumerate(labels)]
+    numbered = [
+        f"{label} #{count + 1}" if count else label for label, count in zip(labels, counts, strict=True)
+    ]
+    return list(zip(numbered, values, strict=True))
+
+
+def does_vary(key: str, grids: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the cells of these grids differ in a setting."""
+    if any(isinstance(settings.get(key), list) for settings in grids):
+        return True
+    return any(key not in settings or not are_same(settings[key], grids[0].get(key)) for settings in grids)
+
+
+def format_label(value: Any) -> Label:
+    """Return a setting as a table shows it: numbers as they are, custom objects by their name."""
+    if value is None or isinstance(value, int | float):
+        return value
+    if isinstance(value, str):
+        prefix = re.match(r"[^(]*:", value)  # `./file.py:Name(width=64)` is shown as `Name(width=64)`
+        return value[prefix.end() :] if prefix else value
+    if isinstance(value, list):  # delays are added
+        return " + ".join(str(format_label(each)) for each in value)
+    if isinstance(value, tuple):
+        return f"({', '.join(str(format_label(each)) for each in value)})"
+    if isinstance(value, functools.partial):
+        arguments = [*map(str, value.args), *(f"{key}={each}" for key, each in value.keywords.items())]
+        return f"{format_label(value.func)}({', '.join(arguments)})"
+    if isinstance(value, CatalogueEntry):
+        return str(value)
+    return str(getattr(value, "__name__", type(value).__name__))
+
+
+def are_same(one: Any, other: Any) -> bool:
+    """Return whether two values are one object, or plain values that are equal."""
+    plain = (str, int, float, list, type(None))
+    return one is other or (isinstance(one, plain) and isinstance(other, plain) and one == other)
+
+
+def find_runnable_cells(cells: Sequence[Cell], seed: int) -> tuple[list[Cell], dict[str, str]]:
+    """Construct every cell's experiment. Return the valid cells, and the errors of the others by name.
+
+    Some combinations of a grid may be impossible. But a value with which no cell is possible is an error.
+    """
+    valid, errors = list[Cell](), list[tuple[Cell, str]]()
     for cell in cells:
         try:
-            cell.experiment(seeds[0])
-            good.append(cell)
+            cell.experiment(seed)
+            valid.append(cell)
         except InputError as error:
-            refused[cell.name] = str(error)
-    if not good:
-        name, reason = next(iter(refused.items()))
-        raise InputError(f"{name}: {reason}" if name else reason)
-    return good, refused
+            errors.append((cell, str(error)))
+    for cell, reason in errors:
+        for key, value in cell.labels.items():
+            if not any(other.labels.get(key) == value for other in valid):
+                raise InputError(f"{key} = {value}: {reason}" if valid else f"{cell.name}: {reason}")
+        if not valid:
+            raise InputError(reason)
+    return valid, {cell.name: reason for cell, reason in errors}
 
 
-def label(value: Any) -> Label:
-    return value if isinstance(value, str | int | float) else str(value)
-
-
-def read_grid_file(path: Path) -> tuple[list[Cell], list[int]]:
-    """A TOML file of experiment keys, of which any may be a list, and `seeds`: how many, or which."""
-    try:
-        settings = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}; give a TOML file that can be read") from None
-    seeds = parse_seeds(settings.pop("seeds", 1))
-    known = [key for key in Experiment.model_fields if key not in ("seed", "loss")]
-    for key in settings:
-        if key not in known:
-            hint = "write seeds = 3, or seeds = [0, 7]" if key == "seed" else suggest_name(key, known)
-            raise InputError(f"{path}: unknown key {key!r}; {hint}")
-    return expand_grid(settings), seeds
-
-
-def parse_seeds(value: Any) -> list[int]:
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return list(range(value))
-    good = isinstance(value, list) and value and all(isinstance(one, int) and one >= 0 for one in value)
-    if not good or len(set(value)) < len(value):
-        raise InputError(f"seeds = {value!r}: give how many (3), or different whole numbers ([0, 7])")
-    return list(value)
+def parse_seeds(seeds: Any) -> Sequence[int]:
+    """Return the seeds that a number or a list means."""
+    if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
+        return range(seeds)
+    listed = list(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else []
+    are_seeds = all(isinstance(seed, int) and seed >= 0 for seed in listed)
+    if not listed or not are_seeds or len(set(listed)) < len(listed):
+        raise InputError(
+            f"seeds = {seeds!r} must be a positive number (3) or a list of different seeds ([0, 7])"
+        )
+    return listed

@@ -1,150 +1,156 @@
-"""Processes that run one experiment each at a time; one that dies takes only that experiment with it."""
+"""A pool of processes on this machine, each of which runs one experiment at a time."""
 
-import multiprocessing
 import os
-import threading
+import signal
+import socket
+import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
 
+import cloudpickle
+
+from straggler.engines.pool.fork_server import fork_child
 from straggler.experiment import Experiment
 from straggler.running.observer import RunProgress
 from straggler.sweeps.grid import PlannedRun
-from straggler.sweeps.results import SummaryRow, counted, summarise_run
+from straggler.sweeps.results import SummaryRow, summarise_run, summarise_throughput
 from straggler.timing.clusters import Repetition
 
-PATIENCE = 20.0  # seconds that a process has to save its run when the sweep is interrupted
-CONTEXT = multiprocessing.get_context("spawn")
+STOP_SECONDS = 20.0  # that a process has to save its run when the sweep is interrupted
 
 
 @dataclass(frozen=True)
 class RunEvent:
-    """What is heard of a task: how far it is (0 to 1), that it is done, why it failed or is run again."""
+    """News of a run: its progress (0 to 1), its summary row, why it failed, or why it is repeated."""
 
-    task: PlannedRun
-    what: Literal["spent", "done", "failed", "again"]
-    content: Any  # a number, facts, a sentence
+    run: PlannedRun
+    kind: Literal["progress", "done", "failed", "repeated"]
+    content: Any
 
 
-@dataclass
 class PoolProcess:
-    """A process, the line to it, and what it is doing."""
+    """A process forked from the fork server, the connection to it, and the run that it computes."""
 
-    process: Any
-    line: Connection
-    task: PlannedRun | None = None
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._fork_server, self._number = fork_child(serve_runs, [theirs.fileno()], [theirs.fileno()])
+        theirs.close()
+        self.connection, self.run = Connection(ours.detach()), None  # type: Connection, PlannedRun | None
+        self.pid: int = self.connection.recv()
+
+    def interrupt(self) -> None:
+        """Ask the process to save its run and to exit."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+
+    def close(self) -> int:
+        """Wait until an interrupted process has saved its run, end it, and return its exit code."""
+        with suppress(EOFError, OSError):
+            while self.run and self.connection.poll(STOP_SECONDS):
+                self.connection.recv()
+        self.connection.close()
+        return self._fork_server.end(self._number)
 
 
-@dataclass
 class LocalPool:
-    """`run` gives every task to a free process, in order, and passes on what they say."""
+    """Runs experiments side by side on this machine. If a process dies, only its run fails."""
 
-    jobs: int
-    runs: Path
-    data: Path | None = None
-    address: str | None = None  # of the Ray cluster that runs of the ray engine join
-    _seats: list[PoolProcess] = field(default_factory=list)
+    def __init__(self, cores: int, runs: Path, data: Path | None = None, address: str | None = None) -> None:
+        """`address` is the Ray cluster that runs of the ray engine join."""
+        self.cores, self.runs, self.data, self.address = cores, runs, data, address
+        self.processes: list[PoolProcess] = []
 
-    def run(self, tasks: Iterable[PlannedRun]) -> Generator[RunEvent]:
-        """Ends when nothing is left; closed early, the runs at hand are saved and go on next time."""
-        waiting = deque(tasks)
-        with self._staffed(min(self.jobs, len(waiting))):
-            while waiting or any(seat.task for seat in self._seats):
-                for seat in self._seats:
-                    if seat.task is None and waiting:
-                        self._give(seat, task := waiting.popleft())
-                        yield RunEvent(task, "spent", 0.0)
-                busy = {seat.line: seat for seat in self._seats if seat.task}
-                for line in wait(list(busy)):
-                    yield self._hear(busy[line])  # type: ignore[index]
-
-    @contextmanager
-    def _staffed(self, seats: int) -> Iterator[None]:
-        self._seats = [PoolProcess(*start()) for _ in range(seats)]
+    def run(self, planned: Iterable[PlannedRun]) -> Generator[RunEvent]:
+        """Yield events until all runs have ended. If it is closed early, running experiments are saved."""
+        waiting = deque(planned)
         try:
-            yield
+            self.processes = [PoolProcess() for _ in range(min(self.cores, len(waiting)))]
+            while waiting or any(process.run for process in self.processes):
+                for number, process in enumerate(self.processes):
+                    if process.run is None and waiting:
+                        self._start(number, run := waiting.popleft())
+                        yield RunEvent(run, "progress", 0.0)
+                busy = {process.connection: n for n, process in enumerate(self.processes) if process.run}
+                for connection in wait(list(busy)):
+                    yield self._receive(busy[connection])  # type: ignore[index]
         finally:
-            for seat in self._seats:
-                if seat.task is None:
-                    seat.line.close()  # it ends by itself
-                else:
-                    seat.process.terminate()  # a run that is asked to stop saves itself
-            for seat in self._seats:
-                seat.process.join(PATIENCE)
-                seat.process.kill()
+            for process in self.processes:
+                process.interrupt()
+            for process in self.processes:
+                process.close()
 
-    def _give(self, seat: PoolProcess, task: PlannedRun) -> None:
-        seat.task = task
-        order = task.order, self.runs, self.data, task.measurements, self.address
+    def _start(self, number: int, run: PlannedRun) -> None:
+        places = self.runs.absolute(), self.data, self.address
+        order = cloudpickle.dumps((run.id, run.order, run.measurements, *places, Path.cwd(), sys.argv))
         try:
-            seat.line.send(order)
-        except OSError:  # it died while it was idle
-            seat.process, seat.line = start()
-            seat.line.send(order)
+            self.processes[number].connection.send_bytes(order)
+        except OSError:  # the process died while it was idle
+            self._replace(number)
+            self.processes[number].connection.send_bytes(order)
+        self.processes[number].run = run
 
-    def _hear(self, seat: PoolProcess) -> RunEvent:
-        task = seat.task
-        assert task is not None
+    def _replace(self, number: int) -> int:
+        self.processes[number].run = None
+        exit_code = self.processes[number].close()
+        self.processes[number] = PoolProcess()
+        return exit_code
+
+    def _receive(self, number: int) -> RunEvent:
+        process = self.processes[number]
+        run = process.run
+        assert run is not None
         try:
-            what, content = seat.line.recv()
+            kind, content = process.connection.recv()
         except (EOFError, OSError):
-            seat.process.join(PATIENCE)
-            what, content = "failed", f"its process died (exit code {seat.process.exitcode})"
-            seat.process, seat.line = start()
-        if what != "spent":
-            seat.task = None
-        return RunEvent(task, what, content)
+            return RunEvent(run, "failed", f"its process died (exit code {self._replace(number)})")
+        if kind != "progress":
+            process.run = None
+        return RunEvent(run, kind, content)
 
 
-def start() -> tuple[Any, Connection]:
-    ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=serve, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()  # so that its death is an end of file here
-    return process, ours
-
-
-def serve(line: Connection) -> None:
-    """A process's life: one experiment after another, until nobody asks any more."""
-    os.setpgrp()  # Ctrl-C is the sweep's: it asks each process once
-    threading.Thread(target=end_with_parent, daemon=True).start()
+def serve_runs(fd: int) -> None:
+    """Run experiments in a process of the pool until the connection closes."""
+    os.setpgrp()  # Ctrl-C goes to the sweep, which interrupts each process once
+    connection = Connection(fd)
+    connection.send(os.getpid())
     while True:
         try:
-            order = line.recv()
+            *order, folder, sys.argv = cloudpickle.loads(connection.recv_bytes())
         except EOFError:
             return
-        line.send(run_and_summarise(lambda seen: line.send(("spent", seen.spent)), *order))
+        os.chdir(folder)
+        connection.send(run_and_summarise(lambda seen: connection.send(("progress", seen.spent)), *order))
 
 
 def run_and_summarise(
     progress: Callable[[RunProgress], None],
+    id: str,
     order: dict[str, Any] | Repetition,
+    measurements: tuple[str, ...],
     runs: Path,
     data: Path | None,
-    keep: tuple[str, ...],
     address: str | None = None,
 ) -> tuple[str, SummaryRow | str]:
-    """Run or count an experiment on this core, or find it done; an error is an answer too."""
+    """Run an experiment on one core, or use its record. Return ("done", row) or ("failed", reason)."""
     try:
         if isinstance(order, Repetition):
-            return "done", counted(order)
+            return "done", summarise_throughput(order)
         experiment = Experiment(**order)
+        if experiment.id != id:
+            reason = "the versions of straggler differ, or a custom object has no stable fingerprint"
+            return (
+                "failed",
+                f"the process that runs it computes the id {experiment.id} instead of {id}: {reason}",
+            )
         cluster = address if experiment.engine == "ray" else None
         record = experiment.run(runs, jobs=1, data=data, progress=progress, address=cluster)
-        return "done", summarise_run(experiment, record, keep, data)
+        return "done", summarise_run(experiment, record, measurements, data)
     except KeyboardInterrupt:
-        raise SystemExit(0) from None  # saved, because the sweep ends
+        raise SystemExit(0) from None  # the sweep was interrupted, and the run is saved
     except Exception as error:
         return "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def end_with_parent() -> None:
-    """Nobody is left to tell: end at once; what was saved goes on next time."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)

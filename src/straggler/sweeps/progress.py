@@ -1,68 +1,118 @@
-"""How far a sweep is: what is done, what failed, what is at hand, and how long the rest will take."""
+"""The progress of a sweep: on the terminal, and in `progress.json` for the web pages."""
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
+from straggler.running.atomic_files import write_json_atomically
+from straggler.running.recorder import lock_folder
 from straggler.sweeps.grid import PlannedRun
+from straggler.sweeps.pool import RunEvent
 
-MOST_TOLD = 50  # failures whose reasons are passed on
+MAX_REASONS = 50  # failures whose reasons are written
+WRITE_SECONDS = 0.5  # between two versions of the file
 
 
 class SweepProgress:
-    """Counts estimated seconds of work; the time left follows from how fast they are worked off."""
+    """Counts runs that are done, running and failed; predicts the time left from the estimated work done."""
 
-    def __init__(self, tasks: Sequence[PlannedRun], known: int = 0) -> None:
-        self.tasks, self.known = {task.id: task for task in tasks}, known
-        self.done = 0  # in this sitting; those that were known before come on top
+    def __init__(self, runs: Sequence[PlannedRun], cached: int = 0) -> None:
+        """`cached` runs are only in the results; they count as done."""
+        self.runs, self.cached = {run.id: run for run in runs}, cached
+        self.done = 0
         self.failures: dict[str, str] = {}  # reasons by id
-        self.at_hand: dict[str, float] = {}  # how far each is, 0 to 1
-        self.work = sum(task.seconds for task in tasks)
-        self._over = 0.0  # estimated seconds of runs that came to an end
-        self._began = time.monotonic()
+        self.running: dict[str, float] = {}  # progress by id, 0 to 1
+        self.work = sum(run.seconds for run in runs)
+        self._work_ended = 0.0
+        self._started = time.monotonic()
 
-    def spent(self, task: PlannedRun, part: float) -> None:
-        self.at_hand[task.id] = part
-
-    def succeed(self, task: PlannedRun) -> None:
-        self.done += 1
-        self._end(task)
-
-    def fail(self, task: PlannedRun, reason: str) -> None:
-        self.failures[task.id] = reason
-        self._end(task)
-
-    def _end(self, task: PlannedRun) -> None:
-        self.at_hand.pop(task.id, None)
-        self._over += task.seconds
+    def update(self, event: RunEvent) -> None:
+        """Count an event."""
+        if event.kind in ("progress", "repeated"):
+            self.running[event.run.id] = event.content if event.kind == "progress" else 0.0
+            return
+        self.running.pop(event.run.id, None)
+        self._work_ended += event.run.seconds
+        if event.kind == "failed":
+            self.failures[event.run.id] = event.content
+        else:
+            self.done += 1
 
     @property
-    def worked(self) -> float:
-        """Estimated seconds of work that are over, those of the runs at hand among them."""
-        return self._over + sum(part * self.tasks[name].seconds for name, part in self.at_hand.items())
+    def fraction(self) -> float:
+        """The share of the estimated work that is done."""
+        running = sum(part * self.runs[id].seconds for id, part in self.running.items())
+        return (self._work_ended + running) / self.work if self.work else float(not self.running)
 
-    def left(self) -> float | None:
-        """Seconds; unknown at first."""
-        worked, elapsed = self.worked, time.monotonic() - self._began
-        if worked <= 0.01 * self.work or elapsed < 2:
+    @property
+    def seconds_left(self) -> float | None:
+        """The estimated time left; None in the beginning."""
+        elapsed = time.monotonic() - self._started
+        if self.fraction <= 0.01 or elapsed < 2:
             return None
-        return (self.work - worked) * elapsed / worked
+        return elapsed * (1 / self.fraction - 1)
 
-    def facts(self) -> dict[str, Any]:
-        """All of it as plain values, for who watches from outside."""
-        runs, done, failed = len(self.tasks) + self.known, self.done + self.known, len(self.failures)
-        reasons = list(self.failures.items())[:MOST_TOLD]
+    def __str__(self) -> str:
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        left = "" if self.seconds_left is None else f", {format_duration(self.seconds_left)} left"
+        return f"{self.done} of {len(self.runs)} runs{failed}{left}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `progress.json`."""
+        runs, done, failed = len(self.runs) + self.cached, self.done + self.cached, len(self.failures)
+        reasons = list(self.failures.items())[:MAX_REASONS]
         return {
             "runs": runs,
             "done": done,
             "failed": failed,
             "missing": runs - done - failed,
-            "part": (done + failed + sum(self.at_hand.values())) / max(1, runs),  # as the counts beside it
-            "left": self.left(),
-            "at_hand": [self._named(name) | {"part": part} for name, part in self.at_hand.items()],
-            "failures": [self._named(name) | {"reason": reason} for name, reason in reasons],
-            "ids": list(self.tasks),
+            "part": (done + failed + sum(self.running.values())) / max(1, runs),
+            "left": self.seconds_left,
+            "at_hand": [self._describe(id) | {"part": part} for id, part in self.running.items()],
+            "failures": [self._describe(id) | {"reason": reason} for id, reason in reasons],
+            "ids": list(self.runs),
         }
 
-    def _named(self, name: str) -> dict[str, Any]:
-        return {"id": name, "what": self.tasks[name].name}
+    def _describe(self, id: str) -> dict[str, Any]:
+        return {"id": id, "what": self.runs[id].name}
+
+
+class ProgressFile:
+    """Keeps `progress.json` in the results up to date, and locks the folder until the sweep ends."""
+
+    def __init__(self, folder: Path, progress: SweepProgress) -> None:
+        self.folder, self.progress = folder, progress
+        self._started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._written = 0.0
+
+    def __enter__(self) -> Self:
+        self._lock = lock_folder(self.folder, "--results")
+        self._write("running")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stopped = "interrupted" if kind is KeyboardInterrupt else "failed"
+        self._write(stopped if kind else "finished")
+        self._lock.release()
+
+    def update(self) -> None:
+        """Write the file, unless that was done a moment ago."""
+        if time.monotonic() - self._written > WRITE_SECONDS:
+            self._write("running")
+
+    def _write(self, status: str) -> None:
+        self._written = time.monotonic()
+        content = {"status": status, "started": self._started, **self.progress.to_dict()}
+        write_json_atomically(self.folder / "progress.json", content)
+
+
+def format_duration(seconds: float) -> str:
+    """Return `40 s`, `12 min` or `3.1 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

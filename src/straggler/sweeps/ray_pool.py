@@ -1,4 +1,4 @@
-"""The fleet on a Ray cluster: a run wherever a CPU is free; its facts and its record come back as data."""
+"""A pool of processes on a Ray cluster: summaries and records come back as data."""
 
 import os
 import shutil
@@ -11,178 +11,175 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from straggler.config.registry import InputError
 from straggler.engines.ray_errors import needing_ray
 from straggler.experiment import Experiment
 from straggler.problems.downloads.sources import DataError
 from straggler.record import RecordError, find_finished_record
 from straggler.running.observer import RunProgress
-from straggler.sweeps.data_transfer import SentData, data_of, data_there
 from straggler.sweeps.grid import PlannedRun
 from straggler.sweeps.pool import LocalPool, RunEvent, run_and_summarise
-from straggler.sweeps.record_transfer import pack, unpack
+from straggler.sweeps.transfer import PackedData, pack_dataset, pack_record, unpack_dataset, unpack_record
+from straggler.timing.clusters import Repetition
 
 CORES = os.cpu_count() or 1
-TRIES = 3  # of a run whose process or node dies
-TELL_SECONDS = 1.0  # between two times that a run says how far it is
+MAX_TRIES = 3  # of a run whose process or node dies
+REPORT_SECONDS = 1.0  # between two progress reports of a run
 
-Said = tuple[str, Any]
+Message = tuple[str, Any]
 
 
 class RayPool:
-    """Run experiments on a Ray cluster; the nodes need no shared folder, and a lost run is repeated."""
+    """Runs experiments wherever the cluster has a free CPU. The nodes need no shared folder."""
 
-    def __init__(self, address: str | None, jobs: int | None, runs: Path, data: Path | None = None) -> None:
-        """Join a cluster; without an address, start one here for so many jobs, or one on each core."""
+    def __init__(self, address: str | None, cores: int | None, runs: Path, data: Path | None = None) -> None:
+        """Join a cluster, or start Ray on this machine; `cores` limits the runs at the same time."""
         with needing_ray("--on ray"):
             from straggler.engines.ray import Calls, Lost
         self.address, self.runs, self.data = address, runs, data
-        self._lost, self._most = Lost, jobs
-        self._sent: dict[str, Any] = {}  # data sets on the cluster
-        self._calls = Calls(run_there, address, jobs or CORES)
+        self._lost, self._max_cores = Lost, cores
+        self._datasets: dict[str, Any] = {}  # references to data sets on the cluster, by name
+        self._calls = Calls(run_on_node, address, cores or CORES)
         if not self._calls.room:
             self.close()
-            raise InputError(f"--address {address}: no node has a CPU for a run; start one that has")
+            raise InputError(f"--address {address}: no node has a CPU for a run. Start a node that has one")
 
     @property
-    def jobs(self) -> int:
-        """Runs at the same time: as many as the cluster has room for now, unless fewer were asked for."""
+    def cores(self) -> int:
+        """The number of runs at the same time, which changes as nodes come and go."""
         room = max(1, self._calls.room)
-        return min(room, self._most or room)
+        return min(room, self._max_cores or room)
 
     def close(self) -> None:
+        """Leave the cluster."""
         self._calls.close()
 
-    def run(self, tasks: Iterable[PlannedRun]) -> Generator[RunEvent]:
-        """Ends when nothing is left, and leaves the cluster; closed early, the runs at hand are given up."""
-        here: list[PlannedRun] = []  # what is there already, and what is only counted
-        missing: list[PlannedRun] = []
-        for task in tasks:
-            trains = (
-                isinstance(task.experiment, Experiment) and find_finished_record(self.runs / task.id) is None
-            )
-            (missing if trains else here).append(task)
+    def run(self, planned: Iterable[PlannedRun]) -> Generator[RunEvent]:
+        """Yield events until all runs have ended, then leave the cluster. Closing it cancels the runs."""
+        here, missing = list[PlannedRun](), list[PlannedRun]()
+        for run in planned:  # cached runs and simulations without gradients are not worth a call
+            is_local = isinstance(run.experiment, Repetition) or find_finished_record(self.runs / run.id) is not None
+            (here if is_local else missing).append(run)
         try:
-            yield from LocalPool(min(self.jobs, CORES), self.runs, self.data).run(here)
-            yield from self._run(missing)
+            yield from LocalPool(min(self.cores, CORES), self.runs, self.data).run(here)
+            yield from self._run_on_cluster(missing)
         finally:
             self.close()
 
-    def _run(self, tasks: list[PlannedRun]) -> Iterator[RunEvent]:
-        waiting, by_id, losses = deque(tasks), {task.id: task for task in tasks}, Counter[str]()
+    def _run_on_cluster(self, planned: list[PlannedRun]) -> Iterator[RunEvent]:
+        waiting, by_id, losses = deque(planned), {run.id: run for run in planned}, Counter[str]()
         while waiting or len(self._calls):
-            self._fill(waiting)
-            id, said = self._calls.hear()
-            if isinstance(said, self._lost):
+            while waiting and len(self._calls) < self.cores:
+                self._start(waiting.popleft())
+            id, message = self._calls.hear()
+            if isinstance(message, self._lost):
                 losses[id] += 1
-                if losses[id] < TRIES:
+                if losses[id] < MAX_TRIES:
                     waiting.appendleft(by_id[id])
-                yield self._told_of(by_id[id], said.reason, losses[id])
-            elif said is not None:
-                yield self._received(by_id[id], *said)
+                    yield RunEvent(by_id[id], "repeated", message.reason)
+                else:
+                    reason = f"its process or node died {MAX_TRIES} times: {message.reason}"
+                    yield RunEvent(by_id[id], "failed", reason)
+            elif message is not None:
+                yield self._receive(by_id[id], *message)
 
-    def _told_of(self, task: PlannedRun, loss: str, losses: int) -> RunEvent:
-        if losses < TRIES:
-            return RunEvent(task, "again", loss)
-        return RunEvent(task, "failed", f"given up after {TRIES} tries: {loss}")
+    def _start(self, run: PlannedRun) -> None:
+        order = cloudpickle.dumps((run.portable_order, run.measurements))
+        self._calls.begin(run.id, run.id, order, self._find_data(run), sys.argv, sys.path)
 
-    def _fill(self, waiting: deque[PlannedRun]) -> None:
-        while waiting and len(self._calls) < self.jobs:
-            task = waiting.popleft()
-            assert isinstance(task.experiment, Experiment)
-            data = self._data(task.experiment)
-            self._calls.begin(task.id, task.id, task.order, data, task.measurements, sys.argv)
-
-    def _data(self, experiment: Experiment) -> Any:
-        """What a node is given: a folder of this machine if it is no other, else the data set itself."""
+    def _find_data(self, run: PlannedRun) -> Any:
+        """Return what a node needs to read the data: a local path on this machine, otherwise the data set."""
         if self.address is None:
             return self.data and self.data.absolute()
-        kind = experiment.dataset.name
-        if kind not in self._sent:
+        assert isinstance(run.experiment, Experiment)
+        dataset = run.experiment.dataset
+        name = str(dataset)
+        if name not in self._datasets:
             try:
-                self._sent[kind] = self._calls.shared(data_of(experiment.dataset, self.data))
+                self._datasets[name] = self._calls.shared(pack_dataset(dataset, self.data))
             except DataError:
-                self._sent[kind] = None  # perhaps the node has it
-        return self._sent[kind]
+                self._datasets[name] = None  # the node may have it
+        return self._datasets[name]
 
-    def _received(self, task: PlannedRun, what: Any, content: Any) -> RunEvent:
-        if what != "done":
-            return RunEvent(task, what, content)
-        facts, parcel = content
+    def _receive(self, run: PlannedRun, kind: Any, content: Any) -> RunEvent:
+        if kind != "done":
+            return RunEvent(run, kind, content)
+        row, record = content
         try:
-            unpack(parcel, self.runs / task.id)
+            unpack_record(record, self.runs / run.id)
         except (OSError, RecordError) as error:
-            return RunEvent(task, "failed", f"its record did not arrive: {error}")
-        return RunEvent(task, "done", facts)
+            return RunEvent(run, "failed", f"its record could not be written: {error}")
+        return RunEvent(run, "done", row)
 
 
-def run_there(
-    id: str,
-    settings: dict[str, Any],
-    data: SentData | Path | None,
-    keep: tuple[str, ...],
-    command: list[str],
-) -> Iterator[Said]:
-    """On a node: a run in a folder that is gone afterwards; how far it is, then its facts and its record."""
+def run_on_node(
+    id: str, packed: bytes, data: PackedData | Path | None, command: list[str], path: list[str]
+) -> Iterator[Message]:
+    """Run an experiment in a temporary folder of a node; yield its progress, its summary row and record."""
     sys.argv = command  # it is in the record
-    experiment = Experiment(**settings)
-    if experiment.id != id:
-        yield "failed", f"a node calls it {experiment.id}: install the same version of straggler everywhere"
-        return
-    tidy_up()
+    sys.path.extend(folder for folder in path if folder not in sys.path)
+    remove_abandoned_folders()
     with tempfile.TemporaryDirectory(prefix=f"straggler-{os.getpid()}-") as name:
-        folder = data if isinstance(data, Path) else data_there(experiment.dataset, data, Path(name))
-        work = Aside(lambda progress: run_and_summarise(progress, settings, Path(name), folder, keep))
-        yield from work.followed()
-        what, content = work.answer
-        yield what, ((content, pack(Path(name) / id)) if what == "done" else content)
+        order, measurements = cloudpickle.loads(packed)
+        places = (
+            data if isinstance(data, Path) else unpack_dataset(Experiment(**order).dataset, data, Path(name))
+        )
+        thread = ReportingThread(
+            lambda progress: run_and_summarise(progress, id, order, measurements, Path(name), places)
+        )
+        yield from thread.report_progress()
+        kind, content = thread.result
+        yield kind, ((content, pack_record(Path(name) / id)) if kind == "done" else content)
 
 
-def tidy_up() -> None:
-    """Remove the folders of processes that were killed before they could."""
+def remove_abandoned_folders() -> None:
+    """Remove the temporary folders of processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob("straggler-*-*"):
         owner = folder.name.split("-")[1]
-        if owner.isdigit() and not alive(int(owner)):
+        if owner.isdigit() and not is_alive(int(owner)):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def alive(process: int) -> bool:
-    """Whether a process of this number is running, whoever's it is."""
+def is_alive(pid: int) -> bool:
+    """Return whether a process with this number exists."""
     try:
         with suppress(PermissionError):
-            os.kill(process, 0)
+            os.kill(pid, 0)
     except ProcessLookupError:
         return False
     return True
 
 
-class Aside(threading.Thread):
-    """Work in a thread, so that one can hear meanwhile how far it is, and end it."""
+class ReportingThread(threading.Thread):
+    """A thread that runs a function, reports its progress and can be cancelled."""
 
-    answer: Said
+    result: Message
 
-    def __init__(self, work: Callable[[Callable[[RunProgress], None]], Said]) -> None:
+    def __init__(self, function: Callable[[Callable[[RunProgress], None]], Message]) -> None:
         super().__init__(daemon=True)
-        self._work, self._spent, self._ended = work, 0.0, False
+        self._function, self._spent, self._is_cancelled = function, 0.0, False
 
     def run(self) -> None:
-        with suppress(SystemExit):  # it was ended
-            self.answer = self._work(self._see)
+        """Call the function; a cancelled run ends with SystemExit."""
+        with suppress(SystemExit):
+            self.result = self._function(self._update)
 
-    def _see(self, seen: RunProgress) -> None:
-        self._spent = seen.spent
-        if self._ended:
+    def _update(self, progress: RunProgress) -> None:
+        self._spent = progress.spent
+        if self._is_cancelled:
             raise KeyboardInterrupt
 
-    def followed(self) -> Iterator[Said]:
-        """How far it is, now and then, until it has its answer; it ends if nobody listens any more."""
+    def report_progress(self) -> Iterator[Message]:
+        """Start the thread and yield its progress until it ends; cancel it if the generator is closed."""
         self.start()
         try:
             while self.is_alive():
-                self.join(TELL_SECONDS)
-                yield "spent", self._spent
+                self.join(REPORT_SECONDS)
+                yield "progress", self._spent
         finally:
-            self._ended = True
+            self._is_cancelled = True
             while self.is_alive():
-                with suppress(KeyboardInterrupt):  # Ray may say it again
+                with suppress(KeyboardInterrupt):  # Ray may interrupt it again
                     self.join()

@@ -1,68 +1,79 @@
-"""What is kept of a run: one row of facts, and on request its curve, its course, or more measurements."""
+"""The summary row of a run, and the additional measurements that studies ask for."""
 
 import json
+import math
+import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 import torch
+from pydantic import PrivateAttr
+from torch import Tensor
 
 from straggler.config.registry import InputError
+from straggler.core import Arrival, Correction, Server
+from straggler.core.loop import train
+from straggler.engines.pool.gradient_pool import GradientComputer
+from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
 from straggler.record import Record
 from straggler.running.atomic_files import write_text_atomically
-from straggler.sweeps.penalties import measure_divisor
+from straggler.timing import Durations
 from straggler.timing.clusters import Repetition
 
 SummaryRow = dict[str, Any]
-LEFT_OUT = ("record", "weights_sha256", "id")  # paths are of a machine, the id is there already
-POINTS = 200  # of a run's course, per worker
+NOT_IN_ROWS = ("record", "weights_sha256", "id")  # paths differ between machines; the id is another column
+POINTS_PER_WORKER = 200  # of a `course`
 
 
 def summarise_run(
-    experiment: Experiment, record: Record, keep: tuple[str, ...], data: Path | None
+    experiment: Experiment, record: Record, measurements: tuple[str, ...], data: Path | None
 ) -> SummaryRow:
-    """Everything in the summary that is a single value, the scores by class, the mean gap, and `keep`."""
+    """Return all single values of the summary, the scores per class, the mean gap and the measurements."""
     summary = record.summary
-    scalars = {key: value for key, value in summary.items() if not isinstance(value, dict | list)}
-    facts = {key: value for key, value in scalars.items() if key not in LEFT_OUT}
+    row = {
+        key: value
+        for key, value in summary.items()
+        if key not in NOT_IN_ROWS and not isinstance(value, dict | list)
+    }
     for score in ("precision", "recall", "f1") if "classes" in summary else ():
-        facts[score] = [scores[score] for scores in summary["classes"].values()]
+        row[score] = [scores[score] for scores in summary["classes"].values()]
     gaps = record.arrivals["gap"]
-    facts["test_error"] = None if facts["test_accuracy"] is None else 100 - facts["test_accuracy"]
-    facts["mean_gap"] = gaps.filter(gaps.is_finite()).mean()
-    for what in keep:
-        facts |= MEASUREMENTS[what](experiment, record, data)
-    return facts
+    row["test_error"] = None if row["test_accuracy"] is None else 100 - row["test_accuracy"]
+    row["mean_gap"] = gaps.filter(gaps.is_finite()).mean()
+    for name in measurements:
+        row |= MEASUREMENTS[name](experiment, record, data)
+    return row
 
 
-def counted(repetition: Repetition) -> SummaryRow:
-    """Where the jobs went, and gradients used per second."""
-    tally = repetition.measure()
-    return {**vars(tally), "speed": tally.applied / tally.seconds, "converged": True}
+def summarise_throughput(repetition: Repetition) -> SummaryRow:
+    """Return the counts of a simulation without gradients, and the gradients used per second."""
+    throughput = repetition.measure()
+    return {**vars(throughput), "speed": throughput.applied / throughput.seconds, "converged": True}
 
 
-def curve(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:
-    """Every evaluation, with the mean staleness and gap since the one before."""
-    rows = record.curve
+def measure_curve(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:
+    """Return every evaluation, with the mean staleness and gap since the previous one."""
+    curve = record.curve
     arrivals = record.arrivals.filter(pl.col("decision") != "cancelled").with_row_index("arrival", 1)
-    marks = rows.select(pl.col("gradients").cast(pl.UInt32).alias("arrival"))
-    part = arrivals.join_asof(marks.with_columns(until="arrival"), on="arrival", strategy="forward")
-    means = part.group_by(pl.col("until").alias("gradients")).agg(pl.col("staleness", "gap").mean())
-    merged = rows.join(means.with_columns(pl.col("gradients").cast(pl.Int64)), on="gradients", how="left")
+    ends = curve.select(pl.col("gradients").cast(pl.UInt32).alias("arrival"))
+    parts = arrivals.join_asof(ends.with_columns(until="arrival"), on="arrival", strategy="forward")
+    means = parts.group_by(pl.col("until").alias("gradients")).agg(pl.col("staleness", "gap").mean())
+    merged = curve.join(means.with_columns(pl.col("gradients").cast(pl.Int64)), on="gradients", how="left")
     return {"curve": merged.to_dicts()}
 
 
-def course(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:
-    """Loss, weight norm and batches so far over time, worker by worker, thinned out."""
+def measure_course(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:
+    """Return loss, weight norm and number of batches over time for each worker, at a few hundred points."""
     rows = []
     arrivals = record.arrivals.filter(pl.col("decision") != "cancelled")
-    for (worker,), mine in arrivals.group_by("worker", maintain_order=True):
-        every = max(1, len(mine) // POINTS)
-        smooth = mine.select(
+    for (worker,), own in arrivals.group_by("worker", maintain_order=True):
+        every = max(1, len(own) // POINTS_PER_WORKER)
+        smooth = own.select(
             "time",
             "weight_norm",
             loss=pl.col("loss").rolling_mean(every),
@@ -72,43 +83,75 @@ def course(experiment: Experiment, record: Record, data: Path | None) -> Summary
     return {"course": rows}
 
 
-def beside(record: Record, name: str, measure: Callable[[], SummaryRow]) -> SummaryRow:
-    """What takes long to measure is kept beside the record."""
-    kept = record.path / name
-    if not kept.is_file():
-        write_text_atomically(kept, json.dumps(measure()))
-    return dict(json.loads(kept.read_text()))
+def measure_once(file: Path, column: str, measure: Callable[[], float]) -> SummaryRow:
+    """Return a measurement that takes long; it is cached in a file of the record."""
+    if not file.is_file():
+        write_text_atomically(file, json.dumps({column: measure()}))
+    return dict(json.loads(file.read_text()))
 
 
-def initial_buffers(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:
-    """Test accuracy of the final weights with the buffers that the run began with."""
+def measure_initial_buffers(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:
+    """Return the test accuracy of the final weights with the buffers of the untrained model."""
 
-    def measure() -> SummaryRow:
-        return {"accuracy_with_initial_buffers": accuracy_with_initial_buffers(experiment, record, data)}
+    def measure() -> float:
+        problem = experiment.problem(data)
+        if not isinstance(problem, SupervisedProblem):
+            raise InputError(f"{experiment.dataset} has no network, so initial-buffers cannot be measured")
+        weights, (_, buffers) = record.weights(), problem.initial_model()
+        trained = torch.cat([weights[name].reshape(-1) for name, _ in problem.module.named_parameters()])
+        with use_one_thread():
+            chunks = [
+                problem.evaluate(trained, buffers, "test", i) for i in range(problem.count_chunks("test"))
+            ]
+        correct = [chunk.predictions == chunk.targets for chunk in chunks if chunk.predictions is not None]
+        return 100 * float(np.mean(np.concatenate(correct)))
 
-    return beside(record, "initial_buffers.json", measure)
+    return measure_once(record.path / "initial_buffers.json", "accuracy_with_initial_buffers", measure)
 
 
-def divided_by(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:
-    """By how much the correction divided the gradients in the second half of the run."""
-    return beside(record, "divided_by.json", lambda: {"divided_by": measure_divisor(experiment, data)})
+class RecordingCorrection(Correction):
+    """Applies another correction and records what it divides the gradients by."""
+
+    name: ClassVar[str] = "recording"
+    correction: Correction
+    _divisors: list[float] = PrivateAttr(default_factory=list)
+
+    def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
+        """Return what the other correction returns."""
+        direction, scale = self.correction.correct(gradient, arrival, server)
+        used = scale * float(torch.linalg.vector_norm(direction))
+        norm = float(torch.linalg.vector_norm(gradient))
+        self._divisors.append(norm / used if used > 0 else math.nan)
+        return direction, scale
+
+    def stepped(self, server: Server, before: Tensor, lr: float) -> None:
+        """Tell the other correction about the step."""
+        self.correction.stepped(server, before, lr)
+
+    def mean_divisor(self) -> float:
+        """Return the mean over the second half of the run."""
+        second_half = self._divisors[len(self._divisors) // 2 :]
+        return statistics.mean(divisor for divisor in second_half if not math.isnan(divisor))
 
 
-def accuracy_with_initial_buffers(experiment: Experiment, record: Record, data: Path | None) -> float:
-    problem = experiment.problem(data)
-    if not isinstance(problem, SupervisedProblem):
-        raise InputError(f"{experiment.dataset} has no network, so no buffers; leave initial-buffers out")
-    weights, (_, buffers) = record.weights(), problem.initial_model()
-    trained = torch.cat([weights[name].reshape(-1) for name, _ in problem.module.named_parameters()])
-    with use_one_thread():
-        chunks = [problem.evaluate(trained, buffers, "test", i) for i in range(problem.count_chunks("test"))]
-    correct = [chunk.predictions == chunk.targets for chunk in chunks if chunk.predictions is not None]
-    return 100 * float(np.mean(np.concatenate(correct)))
+def measure_divisor(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:
+    """Return what the correction divided the gradients by, from a repetition of the run."""
+
+    def measure() -> float:
+        problem = experiment.problem(data)
+        server, budget = experiment.server(problem), experiment.budget(problem)
+        server.correction = recording = RecordingCorrection(correction=server.correction)
+        durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
+        with use_one_thread():
+            train(server, Simulator(GradientComputer(problem), durations), budget, lambda *seen: None)
+        return recording.mean_divisor()
+
+    return measure_once(record.path / "divided_by.json", "divided_by", measure)
 
 
 MEASUREMENTS: dict[str, Callable[[Experiment, Record, Path | None], SummaryRow]] = {
-    "curve": curve,
-    "course": course,
-    "initial-buffers": initial_buffers,
-    "divided-by": divided_by,
+    "curve": measure_curve,
+    "course": measure_course,
+    "initial-buffers": measure_initial_buffers,
+    "divided-by": measure_divisor,
 }

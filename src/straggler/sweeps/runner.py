@@ -1,150 +1,163 @@
-"""A sweep from its cells to its summaries: plan, run, collect; it can be killed at any time and goes on."""
+"""Plan a sweep and run it. A sweep can be stopped at any time; the same command continues it."""
 
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 from rich.console import Console
 
-from straggler.sweeps.cost import CostModel
-from straggler.sweeps.display import Display
+from straggler.config.registry import InputError
+from straggler.record import find_finished_record
+from straggler.running.progress import ProgressBar
+from straggler.sweeps.cost import HIGH, LOW, CostModel
 from straggler.sweeps.grid import Cell, PlannedRun, plan_runs
 from straggler.sweeps.pool import LocalPool, RunEvent
-from straggler.sweeps.progress import SweepProgress
+from straggler.sweeps.progress import ProgressFile, SweepProgress, format_duration
 from straggler.sweeps.ray_pool import RayPool
-from straggler.sweeps.status_file import ProgressFile
 from straggler.sweeps.summaries import SummaryStore, collect_labels
 
-WRITE_SECONDS = 20.0  # between two times that the summaries are written
+WRITE_SECONDS = 20.0  # between two versions of the summaries
+Place = Literal["local", "ray"]
+Pool = LocalPool | RayPool
 
 
 @dataclass
 class SweepPlan:
-    """What a sweep will do, in order."""
+    """The runs of a sweep in their order, and where their results go."""
 
     name: str
-    tasks: list[PlannedRun]
-    every: list[PlannedRun]  # with those that only the results know, as the cells come
+    runs: list[PlannedRun]  # that are not in the summaries; records may exist
+    all_runs: list[PlannedRun]  # with those of which only the summary exists, in the order of the cells
     seeds: Sequence[int]
-    runs: Path
-    data: Path | None = None
-    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
+    pool: Pool
+    store: SummaryStore
 
     @property
-    def known(self) -> int:
-        """Runs that are only in the results: their records are elsewhere or gone."""
-        return len(self.every) - len(self.tasks)
+    def cached(self) -> int:
+        """The number of runs of which only the summary exists: their records are elsewhere."""
+        return len(self.all_runs) - len(self.runs)
 
     @property
     def missing(self) -> list[PlannedRun]:
-        return [task for task in self.tasks if task.seconds]
+        """The runs that will be computed."""
+        return [run for run in self.runs if not run.is_cached]
 
     @property
     def seconds(self) -> float:
-        """Of waiting: with all processes busy, and then for one run in real time after another."""
-        apart = sum(task.seconds for task in self.tasks if task.in_real_time)
-        work = [task.seconds for task in self.tasks if not task.in_real_time]
-        return max(sum(work) / self.jobs, max(work, default=0.0)) + apart
+        """The estimated time of the sweep: simulations side by side, then real-time runs one by one."""
+        real_time = sum(run.seconds for run in self.runs if run.is_real_time)
+        virtual = [run.seconds for run in self.runs if not run.is_real_time]
+        return max(sum(virtual) / self.pool.cores, max(virtual, default=0.0)) + real_time
+
+    def __str__(self) -> str:
+        where = " on Ray" if isinstance(self.pool, RayPool) else ""
+        low, high = (format_duration(bound * self.seconds) for bound in (LOW, HIGH))
+        estimate = f": about {low} to {high} with {count_of(self.pool.cores, 'process', 'es')}{where}"
+        counts = f"{count_of(len(self.all_runs), 'run')}, {count_of(len(self.seeds), 'seed')}"
+        return f"{self.name}: {counts}, {len(self.missing)} missing{estimate if self.missing else ''}"
 
 
 def plan_sweep(
     name: str,
     cells: Iterable[Cell],
     seeds: Sequence[int],
-    runs: Path,
-    data: Path | None = None,
-    jobs: int | None = None,
-    results: Path | None = None,
+    pool: Pool,
+    results: Path,
+    key: Sequence[str] | None = None,
 ) -> SweepPlan:
-    """Each seed's runs after the last one's; within a seed table by table, the longest first.
+    """Plan the runs: seed by seed, within a seed table by table, the longest first.
 
-    What is in the results needs no run, even if its record is on another machine.
+    A run whose summary is in the results is not planned, even if its record is on another machine. `key` are
+    the columns that identify a row of the summaries; by default the labels and the seed.
     """
     cells = list(cells)
-    every = plan_runs(cells, seeds)
-    watch = CostModel(runs, data)
-    for task in every:
-        task.seconds = watch.estimate(task)
-    summaries = SummaryStore(results, collect_labels(every)) if results else None
-    found = [task for task in every if not (task.seconds and summaries and summaries.hold(task))]
+    all_runs = plan_runs(cells, seeds)
+    labels = collect_labels(all_runs)
+    store = SummaryStore(results, labels, key or [*labels, "seed"])
+    runs, costs = [run for run in all_runs if not store.has(run)], CostModel(pool.data)
+    for run in runs:
+        run.is_cached = find_finished_record(pool.runs / run.id) is not None
+        run.seconds = 0.0 if run.is_cached else costs.estimate(run)
     tables = list(dict.fromkeys(cell.labels.get("table") for cell in cells))
-    rank = {table: position for position, table in enumerate(tables)}
-    found.sort(key=lambda task: (task.seed, rank[task.cells[0].labels.get("table")], -task.seconds))
-    return SweepPlan(name, found, every, seeds, runs, data, jobs or os.cpu_count() or 1)
+    runs.sort(key=lambda run: (run.seed, tables.index(run.cells[0].labels.get("table")), -run.seconds))
+    return SweepPlan(name, runs, all_runs, seeds, pool, store)
 
 
-def run_plan(
-    plan: SweepPlan, results: Path, console: Console, fleet: LocalPool | RayPool | None = None
-) -> dict[str, str]:
-    """Run what is missing and write the summaries as they come; the reasons of those that failed, by id."""
-    summaries, tally = (
-        SummaryStore(results, collect_labels(plan.every)),
-        SweepProgress(plan.tasks, plan.known),
-    )
-    told = in_order(plan, fleet or LocalPool(plan.jobs, plan.runs, plan.data))
+def run_plan(plan: SweepPlan, console: Console) -> dict[str, str]:
+    """Run what is missing and write the summaries as they come. Return the reasons of failures by id."""
+    progress = SweepProgress(plan.runs, plan.cached)
+    events, written = run_in_order(plan), time.monotonic()
     with (
-        stoppable(),
-        ProgressFile(results, tally) as bulletin,
-        kept(summaries) as keep,
-        Display(console, plan.name, tally) as display,
-        closing(told),
+        interrupting_on_sigterm(),
+        ProgressFile(plan.store.folder, progress) as file,
+        ProgressBar(console, plan.name) as bar,
+        closing(events),
     ):
-        for news in told:
-            if news.what == "spent":
-                tally.spent(news.task, news.content)
-            elif news.what == "failed":
-                tally.fail(news.task, news.content)
-                display.failed(news.task, news.content)
-            elif news.what == "again":
-                tally.spent(news.task, 0.0)
-                display.again(news.task, news.content)
-            else:
-                tally.succeed(news.task)
-                summaries.add(news.task, news.content)
-            display.show()
-            bulletin.renew()
-            keep()
-    return tally.failures
+        try:
+            for event in events:
+                progress.update(event)
+                if event.kind == "done":
+                    plan.store.add(event.run, event.content)
+                elif event.kind != "progress":
+                    bar.say(f"{event.run.name} {event.kind}: {event.content}")
+                bar.advance(progress.fraction, str(progress))
+                file.update()
+                if time.monotonic() - written > WRITE_SECONDS:
+                    plan.store.write()
+                    written = time.monotonic()
+        finally:
+            plan.store.write()
+    return progress.failures
 
 
-def in_order(plan: SweepPlan, fleet: LocalPool | RayPool) -> Generator[RunEvent]:
-    """Side by side what is in virtual time; then, one at a time on this machine, what measures real time."""
-    yield from fleet.run(task for task in plan.tasks if not task.in_real_time)
-    alone = LocalPool(1, plan.runs, plan.data, fleet.address)
-    yield from alone.run(task for task in plan.tasks if task.in_real_time)
-
-
-@contextmanager
-def kept(summaries: SummaryStore) -> Iterator[Callable[[], None]]:
-    """Writes the summaries when asked and it is time, and at the end whatever happens."""
-    written = time.monotonic()
-
-    def keep() -> None:
-        nonlocal written
-        if time.monotonic() - written > WRITE_SECONDS:
-            summaries.write()
-            written = time.monotonic()
-
-    try:
-        yield keep
-    finally:
-        summaries.write()
+def run_in_order(plan: SweepPlan) -> Generator[RunEvent]:
+    """Run simulations side by side, then real-time runs one at a time on this machine."""
+    pool = plan.pool
+    yield from pool.run(run for run in plan.runs if not run.is_real_time)
+    alone = LocalPool(1, pool.runs, pool.data, pool.address)
+    yield from alone.run(run for run in plan.runs if run.is_real_time)
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """SIGTERM is Ctrl-C: what runs is saved."""
+def open_pool(
+    on: Place, address: str | None, cores: int | None, runs: Path, data: Path | None
+) -> Iterator[Pool]:
+    """Open a pool; a cluster that cannot be reached raises before anything is written."""
+    if runs.exists() and not runs.is_dir():
+        raise InputError(f"--runs {runs} is a file. Choose a folder for the records")
+    if on == "local":
+        if address is not None:
+            raise InputError(f"--address {address} requires --on ray")
+        yield LocalPool(cores or os.cpu_count() or 1, runs, data)
+    else:
+        with closing(RayPool(address, cores, runs, data)) as pool:
+            yield pool
+
+
+@contextmanager
+def interrupting_on_sigterm() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C, so that running experiments are saved."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    if threading.current_thread() is not threading.main_thread():  # where signals cannot be handled
+        yield
+        return
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def count_of(number: int, noun: str, ending: str = "s") -> str:
+    """Return `1 run` or `3 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else ending}"

@@ -1,0 +1,147 @@
+"""The sweep command, and the options that it shares with study."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from straggler.analysis.sweep_tables import CAPTION
+from straggler.analysis.tables import build_table
+from straggler.cli import options
+from straggler.cli.app import complain, err, out
+from straggler.sweeps.runner import Place, SweepPlan, count_of, run_plan
+from straggler.sweeps.sweep import SweepResult
+from straggler.sweeps.sweep import sweep as run_sweep
+
+PANEL = "How many runs, and where"
+Cores = Annotated[
+    int | None,
+    typer.Option(
+        "--cores",
+        "--jobs",
+        min=1,
+        rich_help_panel=PANEL,
+        help="Runs at the same time, one core each; all cores by default.",
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        rich_help_panel=PANEL,
+        help="Only print how many runs are missing and how long they take.",
+    ),
+]
+Runs = Annotated[Path, typer.Option("--runs", rich_help_panel=PANEL, help="Folder of the records.")]
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        "--results",
+        rich_help_panel=PANEL,
+        show_default="results/NAME",
+        help="Folder of the summaries, tables and figures.",
+    ),
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(min=1, rich_help_panel=PANEL, help="Number of seeds, from 0; the same for every cell."),
+]
+On = Annotated[
+    Place,
+    typer.Option(
+        "--on",
+        rich_help_panel=PANEL,
+        help="Run on this machine, or on a Ray cluster that sends the records here.",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=PANEL,
+        help="With --on ray: the cluster, such as 10.0.0.1:6379 or auto; by default Ray starts here.",
+    ),
+]
+Target = Annotated[
+    float | None,
+    typer.Option(rich_help_panel=PANEL, help="Show the time until this test accuracy (%)."),
+]
+Trust = Annotated[bool, typer.Option("--trust", rich_help_panel=PANEL, help="Follow import strings in FILE.")]
+Format = Annotated[
+    Literal["text", "csv", "markdown", "latex"],
+    typer.Option("--format", rich_help_panel=PANEL, help="How the table is printed."),
+]
+
+
+def sweep(
+    file: Annotated[
+        Path, typer.Argument(help="A TOML file of experiment settings. A list means alternatives.")
+    ],
+    seeds: Seeds = None,
+    target: Target = None,
+    format: Format = "text",
+    cores: Cores = None,
+    on: On = "local",
+    address: Address = None,
+    dry_run: DryRun = False,
+    results: Results = None,
+    runs: Runs = Path("runs"),
+    data: options.Data = None,
+    trust: Trust = False,
+) -> None:
+    """Run every combination of the values in a file, with several seeds. Identical runs are cached.
+
+    In FILE any setting of an experiment may be a list, which means alternatives; `seeds = 3` runs each
+    combination with the seeds 0, 1 and 2. Several tables [[grid]] are several grids.
+    """
+    try:
+        result = run_sweep(
+            file,
+            seeds=seeds,
+            out=runs,
+            results=results,
+            cores=cores,
+            on=on,
+            address=address,
+            data=data,
+            target=target,
+            trust=trust,
+            dry_run=dry_run,
+        )
+    except KeyboardInterrupt:
+        complain("interrupted; the same command continues the sweep", code=130)
+    for name, reason in result.impossible.items():
+        err.print(f"{name} is impossible: {reason}", style="red", markup=False, soft_wrap=True)
+    if not dry_run:
+        print_table(result, format)
+    exit_if_failed(len(result.failures) + len(result.impossible))
+
+
+def print_table(result: SweepResult, format: str) -> None:
+    """Print the table of a sweep."""
+    if (table := result.formatter) is None:
+        return
+    if format == "text":
+        folder = result.plan.store.folder
+        out.print(build_table(result.plan.name, *table.rows()))
+        files = f"Table: {folder}/sweep.md, .csv and .tex. Every run: {folder}/summaries.parquet."
+        out.print(f"{CAPTION} {files}", soft_wrap=True)
+    else:
+        text = {"csv": table.csv, "markdown": table.markdown, "latex": table.latex}[format]()
+        out.print(text.rstrip(), soft_wrap=True)
+
+
+def run_or_describe_plan(plan: SweepPlan, dry_run: bool) -> int:
+    """Print a plan and run it, unless it is a dry run. Return how many runs failed."""
+    out.print(str(plan), soft_wrap=True)
+    if dry_run:
+        return 0
+    try:
+        return len(run_plan(plan, err))
+    except KeyboardInterrupt:
+        complain("interrupted; the same command continues", code=130)
+
+
+def exit_if_failed(failed: int) -> None:
+    """End the command with exit code 1 if a run failed."""
+    if failed:
+        complain(f"{count_of(failed, 'run')} failed; the reasons are above", code=1)

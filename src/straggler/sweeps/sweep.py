@@ -1,0 +1,122 @@
+"""`straggler.sweep`: run every combination of a grid, several seeds of each."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import polars as pl
+from rich.console import Console
+
+from straggler.analysis.sweep_tables import CAPTION, SweepTable
+from straggler.config.imports import refuse_import_strings
+from straggler.record import Record, find_finished_record
+from straggler.running.atomic_files import write_text_atomically
+from straggler.sweeps.grid import Grid, expand_grid, find_runnable_cells, read_grid_file
+from straggler.sweeps.runner import Place, SweepPlan, open_pool, plan_sweep, run_plan
+from straggler.sweeps.summaries import collect_labels, read_summaries
+
+
+class SweepResult:
+    """The runs of a sweep: a table with a row per cell, the records, and the reasons of failures."""
+
+    def __init__(
+        self,
+        plan: SweepPlan,
+        failures: dict[str, str],
+        impossible: dict[str, str],
+        target: float | None = None,
+    ) -> None:
+        self.plan, self.target = plan, target
+        self.failures = failures  # reasons by id
+        self.impossible = impossible  # combinations that cannot be run: reasons by name
+
+    @cached_property
+    def summaries(self) -> pl.DataFrame:
+        """A row per cell and seed, in the order of the grid: labels, seed, id and all single results."""
+        stored = read_summaries(self.plan.store.folder)
+        if stored.is_empty():
+            return stored
+        order = pl.DataFrame({"id": [run.id for run in self.plan.all_runs]})
+        return order.join(stored, on="id", maintain_order="left")
+
+    @cached_property
+    def formatter(self) -> SweepTable | None:
+        """The table with its text, Markdown, CSV and LaTeX forms; None before the first run has ended."""
+        if self.summaries.is_empty():
+            return None
+        summaries = self.summaries
+        if self.target is not None:
+            times = {record.path.name: record.time_to(self.target) for record in self.records}
+            column = [times.get(id) for id in summaries["id"]]
+            summaries = summaries.with_columns(pl.Series("time_to_target", column, dtype=pl.Float64))
+        return SweepTable(summaries, collect_labels(self.plan.all_runs), self.target)
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """A row per cell: labels, mean, low and high end of the 95 % confidence interval, and more."""
+        return self.formatter.table if self.formatter else pl.DataFrame()
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """The finished records on this machine, in the order of the grid."""
+        found = (find_finished_record(self.plan.pool.runs / run.id) for run in self.plan.all_runs)
+        return [record for record in found if record is not None]
+
+    def write(self) -> None:
+        """Write the table to `sweep.md`, `sweep.csv` and `sweep.tex` in the results."""
+        if (table := self.formatter) is not None:
+            page = f"# {self.plan.name}\n\n{table.markdown()}"
+            for ending, text in {"md": page, "csv": table.csv(), "tex": table.latex()}.items():
+                write_text_atomically(self.plan.store.folder / f"sweep.{ending}", text)
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"SweepResult({self.plan}{failed})"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self!r}</p><p>{CAPTION}</p>{self.table._repr_html_()}"
+
+
+def sweep(
+    grid: Grid | Path | str,
+    *,
+    seeds: int | Sequence[int] | None = None,
+    out: Path | str = "runs",
+    results: Path | str | None = None,
+    name: str | None = None,
+    cores: int | None = None,
+    on: Place = "local",
+    address: str | None = None,
+    data: Path | None = None,
+    target: float | None = None,
+    trust: bool = False,
+    progress: bool = True,
+    dry_run: bool = False,
+) -> SweepResult:
+    """Run every combination of the values in a grid, with several seeds. Identical runs are cached.
+
+    `grid` is a dictionary of Experiment settings in which a list means alternatives, a list of such
+    dictionaries, or the path of a TOML file. Values may be custom objects. Every experiment is constructed
+    before the first one runs. Records go to `out`, the table and the summaries to `results` (results/NAME).
+
+    `cores` is the number of runs at the same time; `on="ray"` runs them on a Ray cluster (`address`).
+    `target` adds the time until a test accuracy in percent. `trust=True` follows import strings in TOML.
+    """
+    source = None
+    if isinstance(grid, Path | str):
+        name, source = name or Path(grid).stem, None if trust else str(grid)
+        grid = read_grid_file(grid)
+    name = name or "sweep"
+    cells, chosen_seeds = expand_grid(grid, seeds)
+    with refuse_import_strings(source):
+        cells, impossible = find_runnable_cells(cells, chosen_seeds[0])
+        folder = Path(results) if results else Path("results") / name
+        with open_pool(on, address, cores, Path(out), data) as pool:
+            plan = plan_sweep(name, cells, chosen_seeds, pool, folder, key=["id"])
+            console = Console(stderr=True, quiet=not progress, highlight=False)
+            console.print(str(plan), markup=False, soft_wrap=True)
+            failures = {} if dry_run else run_plan(plan, console)
+    result = SweepResult(plan, failures, impossible, target)
+    if not dry_run:
+        result.write()
+    return result
