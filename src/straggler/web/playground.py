@@ -3,17 +3,18 @@
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 from torch import Tensor
 
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.analysis.timeline import COLUMNS, JUST
 from straggler.config.imports import refuse_import_strings
-from straggler.config.registry import InputError, parse_entry, suggest_name
+from straggler.config.registry import InputError, explain_validation_error, parse_entry, suggest_name
 from straggler.core import Arrival, Change, Decision
 from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import GradientComputer
@@ -29,11 +30,6 @@ from straggler.web.run_facts import build_command, format_command
 from straggler.web.staleness import staleness
 from straggler.web.timeline import NOTE, timeline_data, timeline_layout
 
-TEXT_SETTINGS = ("method", "dataset", "model", "partition", "compute", "delay")
-INTEGER_SETTINGS = ("workers", "seed", "snapshots")
-NUMBER_SETTINGS = (*INTEGER_SETTINGS, "lr", "momentum", "epochs", "eval_every")
-MAX_VALUES = {"workers": 256, "epochs": 200, "snapshots": 100}
-MAX_TEXT = 500
 JOBS_PER_WORKER, MIN_JOBS, MAX_JOBS = 25, 200, 1500
 DRAWN_JOBS_PER_WORKER = 12
 JOB_SCHEMA: dict[str, Any] = dict.fromkeys(COLUMNS, pl.Float64) | {
@@ -57,44 +53,50 @@ def list_choices() -> dict[str, Any]:
     return {"methods": methods, **choices}
 
 
+def check_offered(value: str, info: ValidationInfo) -> str:
+    """Check a setting that decides how much memory and time a run takes against the offered values."""
+    offered = list_choices()[f"{info.field_name}s"]
+    if value not in offered:
+        raise ValueError(f"{value[:80]!r} is not offered on this page. {suggest_name(value, offered)}")
+    return value
+
+
+def refuse_traces(value: str) -> str:
+    if "trace" in value:
+        raise ValueError("a page may not read trace files. Use the command line.")
+    return value
+
+
+Offered = Annotated[str, AfterValidator(check_offered)]
+Text = Annotated[str, Field(max_length=500), AfterValidator(refuse_traces)]
+
+
+class PlaygroundSettings(BaseModel):
+    """The settings that a page may send."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    method: Text = "asgd"
+    dataset: Offered = "digits"
+    model: Offered = "mlp"
+    partition: Offered = "iid"
+    workers: int = Field(8, le=256)
+    compute: Text = "constant(1)"
+    delay: list[Text] = []
+    lr: float = 0.02
+    momentum: float = 0.9
+    epochs: float = Field(10, le=200)
+    eval_every: float = 1
+    seed: int = 0
+    snapshots: int = Field(0, le=100)
+
+
 def parse_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check settings that a page sent: known keys, plain values, nothing that reads a file."""
-    # The settings that decide how much memory and time a run takes are limited to the offered values.
-    offered = {key: list_choices()[f"{key}s"] for key in ("dataset", "model", "partition")}
-    settings: dict[str, Any] = {}
-    for key, value in values.items():
-        if key not in (*TEXT_SETTINGS, *NUMBER_SETTINGS):
-            raise InputError(f"{key[:40]!r} cannot be set from the page. Use the command line.")
-        items = value if key == "delay" and isinstance(value, list) else [value]
-        if any(not isinstance(item, str | int | float) or isinstance(item, bool) for item in items):
-            raise InputError(f"{key} must be text or a number.")
-        if any("trace" in str(item) or len(str(item)) > MAX_TEXT for item in items):
-            raise InputError(f"{key}: a page may not read trace files. Use the command line.")
-        if key in offered and str(value) not in offered[key]:
-            hint = suggest_name(str(value), offered[key])
-            raise InputError(f"{key}={str(value)[:80]!r} is not offered here; {hint}")
-        texts = [str(item) for item in items]
-        settings[key] = (
-            texts if key == "delay" else parse_number(key, value) if key in NUMBER_SETTINGS else texts[0]
-        )
-    return settings
-
-
-def parse_number(key: str, value: Any) -> float:
-    """Return a number that may have come as text; integers are exact."""
-    is_integer = key in INTEGER_SETTINGS
+    """Check the settings that a page sent."""
     try:
-        number = int(str(value)) if is_integer and not isinstance(value, float) else float(value)
-        if is_integer and number != int(number):
-            raise ValueError
-    except (ValueError, OverflowError):
-        kind = "an integer" if is_integer else "a number"
-        raise InputError(f"{key} must be {kind}, got {str(value)[:80]!r}") from None
-    if number > MAX_VALUES.get(key, float("inf")):
-        raise InputError(
-            f"{key} can be at most {MAX_VALUES[key]} on this page, got {value}. Use the command line."
-        )
-    return int(number) if is_integer else number
+        return PlaygroundSettings(**values).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        raise InputError(explain_validation_error(error, PlaygroundSettings.model_fields)) from None
 
 
 def build_experiment(settings: Mapping[str, Any]) -> Experiment:

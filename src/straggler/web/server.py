@@ -1,14 +1,12 @@
 """The live pages: a server for the run list, figures, reports, the playground and a feed of changes."""
 
 import asyncio
-import gzip
 import json
 import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +16,7 @@ from plotly.offline import get_plotlyjs
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -110,11 +109,9 @@ class RequestHandlers:
         return HTMLResponse(text, headers=NO_STORE)
 
     def send_plotly(self, request: Request) -> Response:
-        headers = {"cache-control": CACHE_FOREVER, "content-type": "text/javascript; charset=utf-8"}
-        accepts_gzip = "gzip" in request.headers.get("accept-encoding", "")
-        if accepts_gzip and not is_loopback(request.url.hostname or ""):
-            return Response(compress_plotly(), headers=headers | {"content-encoding": "gzip"})
-        return Response(get_plotlyjs(), headers=headers)
+        return Response(
+            get_plotlyjs(), media_type="text/javascript", headers={"cache-control": CACHE_FOREVER}
+        )
 
     def list_runs(self, request: Request) -> Response:
         return JSONResponse(self.index.list_runs())
@@ -191,11 +188,6 @@ class RequestHandlers:
         ]
 
 
-@cache
-def compress_plotly() -> bytes:
-    return gzip.compress(get_plotlyjs().encode(), 6)
-
-
 def send_report(request: Request, name: str, render: Callable[[bool], str]) -> Response:
     """Return a report as a page, or as a file that needs nothing else with ?download=1."""
     is_download = request.query_params.get("download") == "1"
@@ -215,11 +207,12 @@ def build_app(
     secret = token or secrets.token_urlsafe(24)
     handlers = RequestHandlers(runs, results, secret)
     guard = Middleware(RequestGuard, host=host, token=secret, needs_login=token is not None)
+    gzip = Middleware(GZipMiddleware, minimum_size=100_000, compresslevel=4)
     errors: dict[Any, Any] = {RecordError: answer_error(404)}
     errors |= {error: answer_error(400) for error in (InputError, DurationError, ValueError)}
     app = Starlette(
         routes=handlers.list_routes(),
-        middleware=[guard],
+        middleware=[guard, gzip],
         lifespan=handlers.lifespan,
         exception_handlers=errors,
     )
