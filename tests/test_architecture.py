@@ -25,7 +25,13 @@ PACKAGE = ROOT / "src" / "straggler"
 # The modules of an entry may import each other and everything in the layers below.
 LEVELS = [
     {"config.imports", "config.fingerprints"},
-    {"config.registry", "core.randomness", "algorithms.references", "running.atomic_files"},
+    {
+        "config.registry",
+        "core.randomness",
+        "algorithms.references",
+        "running.allocator",
+        "running.atomic_files",
+    },
     {"core"},
     {"timing", "problems", "record"},
     {"algorithms", "config.custom", "engines"},

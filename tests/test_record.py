@@ -25,9 +25,10 @@ from straggler.analysis.tables import describe_record
 from straggler.experiment import Experiment
 from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS
-from straggler.record import ARRIVALS, Record, RecordError
+from straggler.record import ARRIVALS, RESULTS_VERSION, Record, RecordError, find_finished_record
 from straggler.running import recorder as recorder_module
 from straggler.running.recorder import Recorder
+from straggler.running.runner import StragglerVersionWarning
 from straggler.web.run_facts import RunFacts
 
 FILES = {
@@ -436,3 +437,55 @@ def test_a_run_whose_summary_is_damaged_is_run_again(tmp_path: Path) -> None:
     for content in ("{", "[]", "{}"):
         (record.path / "summary.json").write_text(content)
         assert experiment.run(tmp_path, jobs=1).summary["weights_sha256"] == sha
+
+
+# Versions.
+
+
+def test_a_cached_record_of_another_version_is_reused_with_a_warning(tmp_path: Path) -> None:
+    experiment, messages = Experiment(**QUICK, updates=3), list[str]()
+    record = experiment.run(tmp_path, jobs=1)
+    environment = record.environment | {"versions": {"straggler": "0.0.1"}}
+    (record.path / "environment.json").write_text(json.dumps(environment))
+    with pytest.warns(StragglerVersionWarning, match=r"0\.0\.1"):
+        experiment.run(tmp_path, jobs=1, report=messages.append)
+    assert len(messages) == 1 and "cached" in messages[0] and "0.0.1" in messages[0]
+
+
+def test_a_record_of_another_results_version_is_run_again(tmp_path: Path) -> None:
+    experiment = Experiment(**QUICK, updates=3)
+    record = experiment.run(tmp_path, jobs=1)
+    assert record.results_version == RESULTS_VERSION == 1
+    (record.path / "environment.json").write_text(json.dumps(record.environment | {"results_version": 99}))
+    assert find_finished_record(record.path) is None
+    assert experiment.run(tmp_path, jobs=1).results_version == RESULTS_VERSION
+
+
+def test_a_record_without_a_results_version_counts_as_one(finished: Record, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished.path, tmp_path / "old"))
+    environment = {key: value for key, value in finished.environment.items() if key != "results_version"}
+    (folder / "environment.json").write_text(json.dumps(environment))
+    assert find_finished_record(folder) is not None
+
+
+# Reading.
+
+
+def test_record_is_read_once_and_shown_in_notebooks(finished: Record, tmp_path: Path) -> None:
+    record = Record(shutil.copytree(finished.path, tmp_path / "copy"))
+    page = record._repr_html_()
+    assert "<table>" in page and "<svg" in page and "test accuracy" in page
+    curve = record.curve
+    (record.path / "curve.parquet").unlink()
+    assert record.curve is curve and record.summary is record.summary
+    record.reload()
+    assert record.curve.is_empty()
+
+
+def test_importing_record_does_not_import_torch() -> None:
+    program = (
+        "import sys, straggler.record\n"
+        "print(*{'torch', 'safetensors.torch', 'sklearn', 'matplotlib'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

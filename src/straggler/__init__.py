@@ -1,7 +1,5 @@
 """Straggler: what happens to SGD when workers are not equally fast."""
 
-import os
-from ctypes import CDLL
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +22,6 @@ __all__ = [
     "Record",
     "Server",
 ]
-
-# Every step has a model in new memory: in huge pages a large one is there three times as fast.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-
-# glibc gives what a gradient frees back to the system, and the next one asks for it anew, page by page. It is
-# told to keep up to 1 GiB (M_TRIM_THRESHOLD), in pieces of up to 32 MiB (M_MMAP_THRESHOLD, its limit).
-if mallopt := getattr(CDLL(None), "mallopt", None):  # others than glibc have none
-    mallopt(-1, 1 << 30)
-    mallopt(-3, 32 << 20)
 
 _HOMES = {"Experiment": "experiment", "Record": "record", "InputError": "config.registry"}
 

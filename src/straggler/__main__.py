@@ -10,6 +10,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # where there is no × or ±, a question mark will do
             stream.reconfigure(errors="replace")
     try:
+        from straggler.running.allocator import tune_allocator
+
+        tune_allocator()  # before torch is imported
         from straggler.cli import main as command
 
         command()

@@ -88,6 +88,15 @@ class Record:
             return 1
 
     @property
+    def straggler_version(self) -> str | None:
+        """The version of Straggler that made the record; None if unknown."""
+        try:
+            found = self.environment["versions"]["straggler"]
+        except (RecordError, KeyError, TypeError):
+            return None
+        return str(found)
+
+    @property
     def summary(self) -> dict[str, Any]:
         """The final results, or the progress of a run that continues (read again on every access)."""
         if self._final_summary is not None:
@@ -178,6 +187,14 @@ def find_finished_record(folder: Path) -> Record | None:
         return record if record.ended and record.results_version == RESULTS_VERSION else None
     except RecordError:
         return None
+
+
+def has_other_results_version(folder: Path) -> bool:
+    """Return whether a folder has a record, finished or not, of another RESULTS_VERSION."""
+    try:
+        return Record(folder).results_version != RESULTS_VERSION
+    except RecordError:
+        return False
 
 
 def find_locked_inodes() -> set[int] | None:

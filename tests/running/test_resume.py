@@ -212,7 +212,7 @@ def test_a_run_that_is_stopped_as_it_diverges_is_diverged(
     settings: dict[str, Any] = {"dataset": "quadratic", "lr": 1e3, "workers": 3, "gradients": 10**6}
     whole = Experiment(**settings).run(tmp_path / "whole", jobs=1).summary
     assert whole["status"] == "diverged"
-    as_it_diverges = property(lambda self: self.server.lost, lambda self, to: None)
+    as_it_diverges = property(lambda self: self.server.ledger.dropped > 0, lambda self, to: None)
     monkeypatch.setattr(Checkpointer, "_stop_requested", as_it_diverges, raising=False)
     stopped = Experiment(**settings).run(tmp_path / "stopped", jobs=1, checkpoint_every="1").summary
     assert {**stopped, "record": 0} | TIMES == {**whole, "record": 0} | TIMES

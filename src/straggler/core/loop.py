@@ -8,9 +8,9 @@ from torch import Tensor
 
 from straggler.core import Arrival, Change, Decision, Diverged, Engine, Server
 
-# Called with the arrival or change, the server's decision, the staleness, and the model before it. Returning
+# Called with the arrival or change, the server's decision, the staleness, and the model before it. Raising
 # Diverged ends the run.
-Observe = Callable[[Arrival | Change, Decision, int, Tensor], Diverged | None]
+Observe = Callable[[Arrival | Change, Decision, int, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,25 @@ class Budget:
         )
 
 
-def train(server: Server, engine: Engine, budget: Budget, observe: Observe) -> Diverged | None:
-    """Run until the budget is spent. If the run diverges, stop and return the reason."""
+def train(
+    server: Server,
+    engine: Engine,
+    budget: Budget,
+    observe: Observe,
+    between: Callable[[], None] = lambda: None,  # called between two arrivals, when a checkpoint is possible
+) -> Diverged | None:
+    """Run until the budget is spent. If the server or `observe` raises Diverged, stop and return it."""
+    try:
+        process_arrivals(server, engine, budget, observe, between)
+    except Diverged as reason:
+        return reason
+    return None
+
+
+def process_arrivals(
+    server: Server, engine: Engine, budget: Budget, observe: Observe, between: Callable[[], None]
+) -> None:
+    """Pass jobs to the engine and arrivals to the server until the budget is spent."""
     jobs = list(server.busy.values()) or server.begin()  # a restored server has jobs in flight
     seconds, shares = budget.seconds, budget.shares
     while not budget.reached(server):
@@ -50,30 +67,29 @@ def train(server: Server, engine: Engine, budget: Budget, observe: Observe) -> D
         if arrival is None:
             if server.active:
                 raise RuntimeError(f"{server.policy} left all workers idle after {server.k} updates.")
-            return None
+            return
         if arrival.time > seconds:
-            return None
+            return
         before = server.x
         if isinstance(arrival, Change):
             change: Decision = "joined" if arrival.joined else "left"
             try:
                 jobs = server.change(arrival.worker, arrival.joined)
-            except Diverged as reason:  # of a gradient that was merged because of this change
+            except Diverged:  # because of a gradient that was merged at this change
                 observe(arrival, change, 0, before)
-                return reason
+                raise
             observe(arrival, change, 0, before)
             server.ledger.check(server.in_flight)
+            between()
             continue
         if shares is not None and server.finished[arrival.worker] + 1 >= shares[arrival.worker]:
             server.retire(arrival.worker)
         staleness = server.k - arrival.job.version
         try:
             decision, jobs = server.receive(arrival)
-        except Diverged as reason:
+        except Diverged:
             observe(arrival, "dropped", staleness, before)
-            return reason
-        diverged = observe(arrival, decision, staleness, before)
+            raise
+        observe(arrival, decision, staleness, before)
         server.ledger.check(len(server.busy) + len(server.aside) + server.held)
-        if diverged is not None:
-            return diverged
-    return None
+        between()

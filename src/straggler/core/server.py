@@ -73,7 +73,6 @@ class Server(ServerState):
         self.policy, self.correction, self.optimizer = copy.deepcopy((policy, correction, optimizer))
         self.epoch = epoch  # samples of an epoch
         self.cancelled: list[Job] = []  # cancelled by the last arrival or change
-        self.lost = False  # a loss was not finite
         self._schedule, self._nothing = lr, nothing
         self._has_buffers = buffers.numel() > 0
         self._arrival: Arrival | None = None  # the arrival being processed, and the decision on it so far
@@ -157,7 +156,6 @@ class Server(ServerState):
         gradient, worker = arrival.gradient, arrival.worker
         if not math.isfinite(gradient.loss):
             self.ledger.dropped += 1
-            self.lost = True
             raise Diverged(f"Worker {worker} reported the loss {gradient.loss} after {self.k} updates.")
         direction, scale = self.correction.correct(gradient.vector, arrival, self)
         if self.held == 0:

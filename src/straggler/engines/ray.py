@@ -26,6 +26,7 @@ from straggler.engines.pool.interrupts import interrupts_later
 from straggler.engines.pool.tensor_pickle import Bytes, flatten, restore
 from straggler.engines.ray_errors import check_reachable, wrong_address
 from straggler.engines.real_time import RealTimeEngine, Running, WorkerError
+from straggler.running.allocator import tune_allocator
 
 # Ray sends what is below 100 kB along with a call, and the rest through its object store. A vector in a few
 # small pieces is there twice as fast as through the store; beyond half a megabyte the store is faster.
@@ -39,6 +40,7 @@ class Worker:
 
     def __init__(self, packed: tuple[bytes, list[Bytes]], path: list[str]) -> None:
         torch.set_num_threads(1)
+        tune_allocator()
         sys.path.extend(folder for folder in path if folder not in sys.path)  # the user's own modules
         self.packed = packed
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Self
 
-from torch import Tensor
-
 from straggler.config.registry import InputError
-from straggler.core import Arrival, Change, Decision, Diverged, Server
+from straggler.core import Server
 from straggler.engines import ResumableEngine
 from straggler.running.checkpoints import register_state, version_error, write_checkpoint
 from straggler.running.observer import Observer, ObserverState
@@ -65,7 +63,7 @@ class RunState:
 
 
 class Checkpointer:
-    """Called after every arrival: passes it to the observer, then writes a checkpoint if one is due."""
+    """Called between arrivals: writes a checkpoint if one is due, and stops the run after a signal."""
 
     def __init__(
         self,
@@ -80,18 +78,12 @@ class Checkpointer:
         self._begun = self._saved = time.monotonic()
         self._saved_updates, self._stop_requested = 0, False
 
-    def __call__(
-        self, arrival: Arrival | Change, decision: Decision, staleness: int, before: Tensor
-    ) -> Diverged | None:
-        diverged = self.observer(arrival, decision, staleness, before)
-        if diverged is not None or self.server.lost:
-            return diverged  # without a checkpoint: a run resumed from an earlier one diverges again
+    def __call__(self) -> None:
         due = time.monotonic() - self._saved >= self.interval.seconds
         if due or self._stop_requested or self.server.k - self._saved_updates >= self.interval.updates:
             self.save()
         if self._stop_requested:
             raise KeyboardInterrupt
-        return None
 
     def start(self) -> None:
         """Record the initial model, and start the engine's clock."""

@@ -1,8 +1,8 @@
 """The definition of "did not converge".
 
 A run did not converge if
-- a loss or a weight is not finite (the server raises Diverged, which ends the run),
-- the network collapsed: it gave every input the same output for an epoch (this also ends the run),
+- a loss or a weight is not finite (for a loss, the server raises Diverged, which ends the run),
+- the network collapsed: it gave every input the same output for an epoch (CollapseDetector raises Diverged),
 - a classifier's final test accuracy is at most CHANCE_MARGIN points above chance, or
 - without classes (regression, quadratics), the final loss exceeds the loss of the initial model by more than
   EXPLOSION times its magnitude.
@@ -61,16 +61,15 @@ class CollapseDetector:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.state = problem, CollapseState()
 
-    def check(self, epochs: float, x: Tensor, buffers: Tensor) -> Diverged | None:
-        """Return the reason to end the run if the output has been constant for an epoch."""
+    def check(self, epochs: float, x: Tensor, buffers: Tensor) -> None:
+        """Raise Diverged if the output has been constant for an epoch."""
         if epochs < self.state.next_check:
-            return None
+            return
         self.state.next_check = (int(epochs * CHECKS_PER_EPOCH) + 1) / CHECKS_PER_EPOCH
         varied = self.problem.evaluate(x, buffers, "train", 0).varied
         self.state.failed_checks = 0 if varied else self.state.failed_checks + 1
-        if self.state.failed_checks <= CHECKS_PER_EPOCH:
-            return None
-        return Diverged(
-            f"The network collapsed: for an epoch every input gave the same output; "
-            f"stopped after {epochs:.2f} epochs."
-        )
+        if self.state.failed_checks > CHECKS_PER_EPOCH:
+            raise Diverged(
+                f"The network collapsed: for an epoch every input gave the same output; "
+                f"stopped after {epochs:.2f} epochs."
+            )

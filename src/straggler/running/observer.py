@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from straggler.core import Arrival, Change, Decision, Diverged, Job, Server, Split
+from straggler.core import Arrival, Change, Decision, Job, Server, Split
 from straggler.core.loop import Budget
 from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.running.checkpoints import register_state
@@ -123,10 +123,8 @@ class Observer:
         if self._detector is not None:
             self._detector.state = state.collapse
 
-    def __call__(
-        self, arrival: Arrival | Change, decision: Decision, staleness: int, before: Tensor
-    ) -> Diverged | None:
-        """Record an arrival; return the reason if the run must end."""
+    def __call__(self, arrival: Arrival | Change, decision: Decision, staleness: int, before: Tensor) -> None:
+        """Record an arrival; raise Diverged if the network has collapsed."""
         self.state.seconds = arrival.time
         if isinstance(arrival, Change):
             self.recorder.add_arrival(time=arrival.time, worker=arrival.worker, decision=decision)
@@ -150,8 +148,8 @@ class Observer:
         if now - self._published > PUBLISH_SECONDS:
             self._published = now
             self._publish_progress()
-        server, detector = self.server, self._detector
-        return None if detector is None else detector.check(server.epochs, server.x, server.buffers)
+        if self._detector is not None:
+            self._detector.check(self.server.epochs, self.server.x, self.server.buffers)
 
     def progress(self) -> RunProgress:
         """Return what a progress bar shows now."""

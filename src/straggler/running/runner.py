@@ -3,9 +3,11 @@
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,17 @@ from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool,
 from straggler.engines.real_time import WorkerError
 from straggler.experiment import Experiment
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
-from straggler.record import Record, find_finished_record
+from straggler.record import Record, find_finished_record, has_other_results_version
+from straggler.running.allocator import tuned_allocator
 from straggler.running.checkpointer import Checkpointer, CheckpointInterval, RunState
 from straggler.running.checkpoints import read_newest_checkpoint
 from straggler.running.observer import Observer, ObserverSettings, RunProgress, TrainMetrics, weights_sha256
 from straggler.running.recorder import Recorder
 from straggler.timing import Durations
+
+
+class StragglerVersionWarning(UserWarning):
+    """A cached record was made by another version of Straggler."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +69,42 @@ def run_experiment(
     )
     check_cluster_options(experiment, options)
     folder = Path(out) / experiment.id
-    if not force and (finished := find_finished_record(folder)) is not None:
-        report(f"Using the cached run {folder} (pass --force to run it again).")
-        return finished
+    if not force and (cached := find_cached_record(folder, report)) is not None:
+        return cached
     train_and_record(experiment, options, folder)
     return Record(folder)
+
+
+def find_cached_record(folder: Path, report: Callable[[str], None]) -> Record | None:
+    """Return the finished record in a folder, with a warning if another version of Straggler made it."""
+    if (record := find_finished_record(folder)) is None:
+        return None
+    ours, theirs = version("straggler"), record.straggler_version
+    if theirs in (ours, None):
+        report(f"Using the cached run {folder} (pass --force to run it again).")
+    else:
+        message = (
+            f"Using the cached run {folder}, made by Straggler {theirs}; this is {ours} "
+            f"(pass --force to run it again)."
+        )
+        report(message)
+        warnings.warn(message, StragglerVersionWarning, stacklevel=4)  # at the caller of Experiment.run
+    return record
+
+
+def load_checkpoint(folder: Path, options: RunOptions) -> RunState | None:
+    """Return the state to resume from, unless the run must start over."""
+    if options.force:
+        return None
+    if has_other_results_version(folder):
+        options.report(f"{folder} was made by a version of Straggler with other results; starting over.")
+        return None
+    state: RunState | None = read_newest_checkpoint(folder, options.report)
+    if state is not None:
+        options.report(
+            f"Resuming from the checkpoint at update {state.updates:,} (pass --force to start over)."
+        )
+    return state
 
 
 def choose_train_metrics(chosen: bool | TrainMetrics | None, problem: Problem) -> TrainMetrics:
@@ -84,11 +122,8 @@ def train_and_record(experiment: Experiment, options: RunOptions, folder: Path) 
     interval = CheckpointInterval.parse(options.checkpoint_every)
     engine_class = load_engine(experiment.engine)
     problem, server, budget = build_run(experiment, options)
-    resumed: RunState | None = None if options.force else read_newest_checkpoint(folder, options.report)
+    resumed = load_checkpoint(folder, options)
     if resumed is not None:
-        options.report(
-            f"Resuming from the checkpoint at update {resumed.updates:,} (pass --force to start over)."
-        )
         started -= resumed.elapsed
     settings = ObserverSettings(
         eval_every=experiment.eval_every,
@@ -101,7 +136,7 @@ def train_and_record(experiment: Experiment, options: RunOptions, folder: Path) 
     recorder = Recorder(
         folder, experiment.to_toml(), sys.argv, resumed.recorder if resumed else None, options.force
     )
-    with use_one_thread():
+    with use_one_thread(), tuned_allocator():
         compute = start_computing(problem, options, engine_class.is_virtual, settings.evaluates_beside)
         setup = make_setup(experiment, options, compute, recorder)
         # The recorder is entered last, so that an engine that cannot start leaves the folder untouched.
@@ -112,12 +147,12 @@ def train_and_record(experiment: Experiment, options: RunOptions, folder: Path) 
             checkpointer = Checkpointer(interval, server, engine, observer, recorder)
             checkpointer.restore(resumed) if resumed else checkpointer.start()
             with checkpointer.stopping_on_signals(), checkpointer.saving_on(WorkerError):
-                end = train(server, engine, budget, checkpointer)
+                divergence = train(server, engine, budget, observer, checkpointer)
             times = {
                 "train_seconds": checkpointer.elapsed() - observer.state.evaluation_seconds,
                 "host_seconds": time.monotonic() - started,
             }
-            summary = summarize(experiment, server, observer, recorder, end)
+            summary = summarize(experiment, server, observer, recorder, divergence)
             recorder.write_tensors("weights.safetensors", problem.state_dict(server.x, server.buffers))
             recorder.finish(summary | times)
 
@@ -184,14 +219,14 @@ def summarize(
     server: Server,
     observer: Observer,
     recorder: Recorder,
-    end: Diverged | None,
+    divergence: Diverged | None,
 ) -> dict[str, Any]:
     """Evaluate the final model and return everything that summary.json holds except times."""
     scores, ledger = observer.evaluate_final_model(), server.ledger
     return {
         "id": experiment.id,
-        "status": "diverged" if end else "finished",
-        "error": str(end) if end else None,
+        "status": "diverged" if divergence else "finished",
+        "error": str(divergence) if divergence else None,
         "restarts": len(recorder.events),
         **scores,
         "updates": server.k,
@@ -205,7 +240,7 @@ def summarize(
         "mean_staleness": server.staleness_sum / max(1, ledger.applied),
         "max_staleness": server.staleness_max,
         "seconds": observer.state.seconds,
-        "converged": end is None and scores["converged"],
+        "converged": divergence is None and scores["converged"],
         "weights_sha256": weights_sha256(server.x, server.buffers),
         "record": str(recorder.path),
     }

@@ -15,8 +15,8 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-# A gradient's memory is kept for the next one; given back to the system it would cost a sixth of the time.
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "1073741824"}
+from straggler.running.allocator import tune_allocator
+
 ALONE = {"OPENBLAS_NUM_THREADS": "1"}  # a process without threads can be forked safely
 PRELOADED = (
     "straggler.engines.pool.gradient_pool",
@@ -40,7 +40,7 @@ class ForkServer:
         self.process = subprocess.Popen(
             [sys.executable, "-c", command],
             pass_fds=[theirs.fileno()],
-            env=os.environ | KEEP_MEMORY | ALONE | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=os.environ | ALONE | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         theirs.close()
         self.owner = os.getpid()
@@ -158,6 +158,7 @@ def grow_up(
         sys.path[:] = path
         os.environ.clear()
         os.environ.update(environment)
+        tune_allocator()
         module, function = main
         getattr(import_module(module), function)(*arguments)
         code = 0
