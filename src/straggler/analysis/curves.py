@@ -10,7 +10,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from straggler.analysis.intervals import bars, mean_interval
+from straggler.analysis.intervals import error_bars, mean_interval
 from straggler.analysis.style import drawn, line, panels, place_legend, plain_log, point
 from straggler.record import Record
 
@@ -98,7 +98,7 @@ def is_steady(group: Sequence[Record]) -> bool:
 def draw_band(axes: Axes, name: str, position: int, place: Array, values: Array, highest: float) -> None:
     """The mean of rows of values, and how sure it is."""
     found = [mean_interval(column) for column in values.T]
-    means, (below, above) = np.array([one.mean for one in found]), bars(found, highest)
+    means, (below, above) = np.array([one.mean for one in found]), error_bars(found, highest)
     if len(place) == 1:
         axes.errorbar(place, means, [below, above], label=name, capsize=3, **point(position))
         return

@@ -11,6 +11,7 @@ from scipy.special import ndtri, stdtrit
 
 from straggler.analysis.tables import format_number
 
+Array = np.ndarray[Any, Any]
 QUANTILE = 0.975  # 2.5 % on either side
 NORMAL = float(ndtri(QUANTILE))  # standard deviations on either side
 
@@ -76,11 +77,11 @@ def mean_interval(values: ArrayLike, spread: Spread | None = None, exact: bool =
     return Interval(mean, mean - half, mean + half, count, both)
 
 
-def bars(found: Sequence[Interval], highest: float = math.inf) -> np.ndarray[Any, Any]:
-    """How far a figure's bars go below and above means, within what can be; one seed has none."""
-    spans = [(min(one.bar, one.mean), min(one.bar, highest - one.mean)) for one in found]
-    known = [span if one.seeds > 1 else (math.nan, math.nan) for span, one in zip(spans, found, strict=True)]
-    return np.array(known).reshape(-1, 2).T
+def error_bars(found: Sequence[Interval], highest: float = math.inf) -> tuple[Array, Array]:
+    """Return how far error bars reach below and above the means, within [0, highest]; none for one seed."""
+    reach = np.array([one.bar if one.seeds > 1 else math.nan for one in found])
+    means = np.array([one.mean for one in found])
+    return np.minimum(reach, means), np.minimum(reach, highest - means)
 
 
 def format_interval(values: ArrayLike, digits: int = 2) -> str:

@@ -1,104 +1,170 @@
-"""What to call runs that are shown together: by what differs between them."""
+"""Names of runs in legends and tables: the method, and the settings in which the runs differ."""
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
-from straggler.record import Record
+import polars as pl
 
-SHARED = ("momentum", "nesterov", "weight_decay")  # stand in the optimizer's text too
-NOT_TOLD = ("eval_every", "train_metrics", "snapshots")  # change what is seen, not what happens
-Rank = list[tuple[float, str]]
+from straggler.algorithms.corrections import correction_of
+from straggler.algorithms.methods import METHODS
+from straggler.algorithms.optimizers import OPTIMIZERS
+from straggler.algorithms.policies import POLICIES
+from straggler.config.registry import parse_call, parse_entry
 
-
-def name_runs(records: Sequence[Record]) -> dict[str, Record]:
-    """Every run by the settings in which it differs from another; one alone by its policy and workers.
-
-    They come in the order of what differs, numbers as numbers.
-    """
-    every = [record.settings for record in records]
-    telling = once(every, differing(every))
-    if len(records) == 1:
-        return {alone(every[0]): records[0]}
-    names = [", ".join(told(key, keys.get(key)) for key in telling) for keys in every]
-    runs: dict[str, Record] = {}
-    for place in ordered(every, telling):
-        name, record = names[place], records[place]
-        clear = name and names.count(name) == 1
-        runs[name if clear else f"{name} {record.path.name}".strip()] = record
-    return runs
+COMPONENTS = ("policy", "correction", "optimizer")
+OPTIMIZER_SETTINGS = ("momentum", "nesterov", "weight_decay")
+NEVER_SHOWN = ("method", "eval_every", "train_metrics", "snapshots")  # the last three only affect measuring
+Settings = Mapping[str, Any]
 
 
-def group_seeds(records: Sequence[Record], axes: Sequence[str] = ()) -> dict[str, list[Record]]:
-    """Runs that differ in nothing but their seed and what a figure's axes show, by what tells them apart.
+class RunData(Protocol):
+    """What labels and figures need of a run: a Record, or anything with the same attributes."""
 
-    A run that is given twice is there once. The order is that of `named`.
-    """
-    every = [record.settings for record in records]
-    telling = once(every, told_apart_by(records, axes))
-    groups: dict[str, dict[tuple[Any, str], Record]] = {}
-    for place in ordered(every, [*telling, *axes, "seed"]):
-        keys, record = every[place], records[place]
-        name = ", ".join(told(key, keys.get(key)) for key in telling) or alone(keys, axes)
-        groups.setdefault(name, {})[keys.get("seed"), record.path.name] = record
-    return {name: list(group.values()) for name, group in groups.items()}
-
-
-def told_apart_by(records: Sequence[Record], axes: Sequence[str] = ()) -> list[str]:
-    """The settings in which runs differ, but for the seed and what a figure's axes show."""
-    return [key for key in differing([record.settings for record in records]) if key not in ("seed", *axes)]
+    @property
+    def path(self) -> Path: ...
+    @property
+    def settings(self) -> dict[str, Any]: ...
+    @property
+    def summary(self) -> dict[str, Any]: ...
+    @property
+    def curve(self) -> pl.DataFrame: ...
+    @property
+    def arrivals(self) -> pl.DataFrame: ...
 
 
-def alone(keys: dict[str, Any], axes: Sequence[str] = ()) -> str:
-    """What runs are called that nothing tells apart."""
-    return " × ".join(str(keys[key]) for key in ("policy", "workers") if key not in axes)
+R = TypeVar("R", bound=RunData)
 
 
-def differing(every: Sequence[dict[str, Any]]) -> list[str]:
-    """The keys whose values are not all the same, each difference once."""
-    keys = dict.fromkeys(key for one in every for key in one if key not in NOT_TOLD)
-    found = [key for key in keys if len({repr(one.get(key)) for one in every}) > 1]
-    optimizers = {own_words(str(one.get("optimizer"))) for one in every}
-    if "optimizer" in found and len(optimizers) == 1 and any(key in found for key in SHARED):
-        found.remove("optimizer")
+@lru_cache(maxsize=1)
+def methods_by_components() -> dict[tuple[str, ...], str]:
+    """Return the names of METHODS by their components, as a record writes them."""
+    found: dict[tuple[str, ...], str] = {}
+    for name, method in METHODS.items():
+        policy = parse_entry(method.policy, POLICIES)
+        optimizer = parse_entry(method.optimizer, OPTIMIZERS)
+        components = (str(policy), str(correction_of(method.correction)), str(optimizer))
+        if not method.single:
+            found.setdefault(components, name)
     return found
 
 
-def once(every: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
-    """Without pieces of the optimizer that tell the same as another, as nesterov beside momentum may."""
-    tells = {key: [repr(one.get(key)) for one in every] for key in keys}
-    patterns = {key: [seen.index(value) for value in seen] for key, seen in tells.items()}
-    shared = [key for key in keys if key in SHARED]
-    repeated = [
-        key for place, key in enumerate(shared) if patterns[key] in [patterns[one] for one in shared[:place]]
-    ]
-    return [key for key in keys if key not in repeated]
+def name_method(settings: Settings) -> str:
+    """Return the method's name; of a combination without a name, the components that are not the defaults."""
+    if settings.get("method"):
+        return str(settings["method"])
+    components = tuple(str(settings.get(key, "")) for key in COMPONENTS)
+    plain = (*components[:2], remove_optimizer_settings(components[2]))
+    known = methods_by_components()
+    if name := known.get(components) or known.get(plain):
+        return name
+    return " × ".join(shorten_custom(text) for text in components if text not in ("none", "sgd", "")) or "?"
 
 
-def own_words(optimizer: str) -> tuple[str, ...]:
-    """What an optimizer's text says that stands nowhere else."""
-    words = re.split(r"[(), ]+", optimizer)
-    return tuple(word for word in words if word and word.split("=")[0] not in SHARED)
+def remove_optimizer_settings(text: str) -> str:
+    """Return `sgd` for `sgd(momentum=0.9)`; other arguments stay."""
+    keys = "|".join(OPTIMIZER_SETTINGS)
+    return re.sub(rf"\b({keys})=[^,)]*(, )?", "", text).removesuffix("()").replace(", )", ")")
 
 
-def ordered(every: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[int]:
-    """The places of settings, sorted by these keys."""
-    return sorted(range(len(every)), key=lambda place: [rank(every[place].get(key)) for key in keys])
+def shorten_custom(text: str) -> str:
+    """Return a custom component's class name and arguments, without its module and fingerprint."""
+    return re.sub(r"\s*\[(?:given|custom) [^\]]*\]|[\w./\\-]+:(?=[A-Za-z_])", "", text)
 
 
-def rank(value: Any) -> Rank:
-    """Numbers by size, before texts; numbers within texts too, so that `k=10` comes after `k=2`."""
-    if isinstance(value, int | float):
-        return [(float(value), "")]
-    parts = re.split(
-        r"(\d+(?:\.\d+)?)", " + ".join(map(str, value)) if isinstance(value, list) else str(value)
-    )
-    return [(float(part), "") if number % 2 else (float("inf"), part) for number, part in enumerate(parts)]
+def expand_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings with the arguments of the components as settings of their own."""
+    found = {key: value for key, value in settings.items() if key not in NEVER_SHOWN}
+    for component in COMPONENTS:
+        try:
+            name, _, arguments = parse_call(str(found.get(component, "")))
+        except ValueError:  # a custom component or a chain of corrections
+            continue
+        found |= {component: name, **arguments}
+    return {key: value for key, value in found.items() if value or key not in OPTIMIZER_SETTINGS}
 
 
-def told(key: str, value: Any) -> str:
-    """`lr 0.1`; a policy or a law says itself what it is, unless it is none."""
-    if value == "none":
-        return f"no {key.replace('_', ' ')}"
+def find_differences(every: Sequence[Settings], hidden: Sequence[str] = ()) -> dict[str, set[str]]:
+    """Return the settings in which runs differ, except the seed, each with the methods that mention it.
+
+    A method's name stands for its components, so only runs of the same method mention these.
+    """
+    expanded, methods = [expand_settings(settings) for settings in every], list(map(name_method, every))
+    found = {}
+    for key in dict.fromkeys(
+        key for settings in expanded for key in settings if key not in ("seed", *hidden)
+    ):
+        of_component = key in (*COMPONENTS, *OPTIMIZER_SETTINGS) or not any(key in one for one in every)
+        values: dict[str, set[str]] = {}
+        for settings, method in zip(expanded, methods, strict=True):
+            values.setdefault(method if of_component else "", set()).add(repr(settings.get(key)))
+        differing = {method for method, different in values.items() if len(different) > 1}
+        if differing:
+            found[key] = differing if of_component else set(methods)
+    return found
+
+
+def format_setting(key: str, value: Any) -> str:
+    """Format one setting for a legend, for example `lr 0.1`."""
+    words = key.replace("_", " ")
+    if value == "none" or value == []:
+        return f"no {words}"
     text = " + ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return text if isinstance(value, str) else f"{key.replace('_', ' ')} {text or 'none'}"
+    return text if isinstance(value, str | list) else f"{words} {text}"
+
+
+def label_runs(every: Sequence[Settings], hidden: Sequence[str] = ()) -> list[str]:
+    """Return a label for each run; runs that differ only in their seed have the same."""
+    expanded = [expand_settings(settings) for settings in every]
+    labels = [[name_method(settings)] for settings in every]
+    for key, methods in find_differences(every, hidden).items():
+        texts = ["" if (value := one.get(key)) is None else format_setting(key, value) for one in expanded]
+        short = [shorten_custom(text) for text in texts]
+        shown = short if len(set(short)) == len(set(texts)) else texts  # two custom classes of one name
+        for label, text in zip(labels, shown, strict=True):
+            label += [text] if text and label[0] in methods else []
+    return [", ".join(label) for label in labels]
+
+
+def group_seeds(runs: Sequence[R], hidden: Sequence[str] = ()) -> dict[str, list[R]]:
+    """Group runs that differ only in their seed and in `hidden` settings, by their labels.
+
+    Numbers are sorted by size. Copies of a run count once.
+    """
+    every = [run.settings for run in runs]
+    labels, keys = label_runs(every, hidden), [*find_differences(every, hidden), *hidden, "seed"]
+    expanded = [expand_settings(settings) for settings in every]
+    names = [*METHODS, *sorted({name_method(settings) for settings in every} - METHODS.keys())]
+    place = [names.index(name_method(settings)) for settings in every]
+    order = sorted(
+        range(len(runs)), key=lambda n: (place[n], [rank_value(expanded[n].get(key)) for key in keys])
+    )
+    groups: dict[str, dict[tuple[str, ...], R]] = {}
+    for position in order:
+        run, settings = runs[position], every[position]
+        content = str(run.summary.get("weights_sha256") or run.path.name)
+        identity = (content, *(str(settings.get(key)) for key in ("seed", *hidden)))
+        groups.setdefault(labels[position], {}).setdefault(identity, run)
+    return {label: list(group.values()) for label, group in groups.items()}
+
+
+def name_runs(runs: Sequence[R]) -> dict[str, R]:
+    """Give every run a name of its own: its label, with the seed or the folder's name if it needs one."""
+    named: dict[str, R] = {}
+    for label, group in group_seeds(runs).items():
+        seeds = [run.settings.get("seed") for run in group]
+        for run, seed in zip(group, seeds, strict=True):
+            name = f"{label}, seed {seed}" if len(group) > 1 else label
+            named[f"{name} ({run.path.name})" if seeds.count(seed) > 1 else name] = run
+    return named
+
+
+def rank_value(value: Any) -> list[tuple[float, str]]:
+    """Return a sort key: numbers by size, before texts; numbers within texts by size too."""
+    if value is None or isinstance(value, int | float):
+        return [(float("-inf") if value is None else float(value), "")]
+    text = " + ".join(map(str, value)) if isinstance(value, list) else str(value)
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return [(float(part), "") if odd % 2 else (float("inf"), part) for odd, part in enumerate(parts)]

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 
-from straggler.analysis.intervals import bars, mean_interval
+from straggler.analysis.intervals import error_bars, mean_interval
 from straggler.analysis.style import drawn, line, panels, place_legend, point
 from straggler.record import Record
 
@@ -73,7 +73,7 @@ def draw_point(axes: Axes, runs: pl.DataFrame, setting: str, position: int) -> N
     time, accuracy = (mean_interval(learnt[key].to_numpy()) for key in ("seconds", "accuracy"))
     look = point(position)
     place: tuple[list[float], list[float]] = ([time.mean], [accuracy.mean])
-    spread: dict[str, Any] = {"xerr": bars([time]), "yerr": bars([accuracy], 100.0)}
+    spread: dict[str, Any] = {"xerr": error_bars([time]), "yerr": error_bars([accuracy], 100.0)}
     axes.errorbar(*place, fmt="none", ecolor=look["color"], elinewidth=1, capsize=2, **spread)
     name = f"{setting} ({lost(runs)})" if lost(runs) else setting
     axes.scatter(*place, label=name, zorder=2, **look)
@@ -144,7 +144,7 @@ def draw_errors(axes: Axes, runs: pl.DataFrame, setting: str, position: int, shi
     axes.errorbar(
         sizes,
         [one.mean for one in found],
-        yerr=bars(found, 100.0),
+        yerr=error_bars(found, 100.0),
         label=f"{setting} ({', '.join(missed)})" if missed else setting,
         marker="o",
         markersize=4,

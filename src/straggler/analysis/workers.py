@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from straggler.analysis.curves import Groups, thinned, time_label
-from straggler.analysis.intervals import bars, mean_interval
+from straggler.analysis.intervals import error_bars, mean_interval
 from straggler.analysis.style import COLOURS, drawn, line, panels, place_legend, plain_log
 from straggler.analysis.timeline import jobs
 from straggler.record import Record
@@ -53,7 +53,7 @@ def draw_staleness(axes: Axes, groups: Groups) -> None:
             edges[:-1] + (position - (len(found) - 1) / 2) * bar + (width - 1) / 2,
             [one.mean for one in spread],
             bar,
-            yerr=bars(spread, 100.0) if len(seeds) > 1 else None,
+            yerr=error_bars(spread, 100.0) if len(seeds) > 1 else None,
             error_kw={"elinewidth": 0.8, "ecolor": "0.4"},
             color=line(position)["color"],
             hatch=HATCHES[position // len(COLOURS) % len(HATCHES)],

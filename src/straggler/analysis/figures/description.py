@@ -82,7 +82,7 @@ class Scatter:
     colour: Colour = 0
     marker: str = ""
     size: float = 6.0  # diameter in points
-    hollow: bool = False
+    fill: str = ""  # a hex code, or "none"; by default the colour
     error: Errors | None = None
     x_error: Errors | None = None
     hover: Sequence[str] = ()
@@ -131,30 +131,21 @@ class Heatmap:
 
 
 @dataclass(frozen=True)
-class Contour:
-    """A surface from above, coloured by the logarithm of its height."""
-
-    x: Values
-    y: Values
-    heights: NDArray[np.float64]
-    levels: Values
-    unit: str = ""
-
-
-@dataclass(frozen=True)
 class Surface:
-    """A surface in a three-dimensional panel; the vertical axis is logarithmic."""
+    """A surface: contours in a flat panel, a relief in a three-dimensional one."""
 
     x: Values
     y: Values
     heights: NDArray[np.float64]
     levels: Values
+    tick_labels: Sequence[str] = ()  # of the colour bar
+    ticks: Sequence[float] = ()
     unit: str = ""
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A line in a three-dimensional panel, or above a contour if it has no heights."""
+    """A path over a surface, with a square at its end; without heights it is seen from above."""
 
     x: Values
     y: Values
@@ -162,7 +153,6 @@ class Trajectory:
     label: str = ""
     colour: Colour = 0
     hover: Sequence[str] = ()
-    shade: Values | None = None  # colours the points by these values instead
 
 
 @dataclass(frozen=True)
@@ -201,7 +191,7 @@ class Text:
 
 
 Mark: TypeAlias = (
-    Line | Scatter | Bars | Spans | Heatmap | Contour | Surface | Trajectory | HLine | VLine | Text
+    Line | Scatter | Bars | Spans | Heatmap | Surface | Trajectory | HLine | VLine | Text
 )
 
 

@@ -10,7 +10,6 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib import patheffects
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -142,7 +141,7 @@ def format_space(axes: Any, panel: d.Panel) -> None:
     axes.set_ylabel(panel.y.label, labelpad=8)
     axes.set_zlabel(panel.z.label, labelpad=9)
     if len(panel.z.ticks):
-        axes.set_zticks(np.log10(np.asarray(panel.z.ticks)), list(panel.z.tick_labels))
+        axes.set_zticks(list(panel.z.ticks), list(panel.z.tick_labels))
     axes.tick_params(labelsize=7)
     axes.view_init(elev=38, azim=-60)
     axes.set_box_aspect(None, zoom=0.78)  # leaves room for the labels
@@ -181,9 +180,9 @@ def draw_scatter(mark: d.Scatter, axes: Axes) -> None:
             for name, error in (("xerr", mark.x_error), ("yerr", mark.error))
         }
         axes.errorbar(*place, fmt="none", ecolor=colour, elinewidth=1, capsize=2, **spread)  # type: ignore[arg-type]
-    face = {"facecolor": "none", "edgecolor": colour} if mark.hollow else {"color": colour}
+    face = {"facecolor": mark.fill, "edgecolor": colour} if mark.fill else {"color": colour}
     shape = MARKERS[mark.marker or d.choose_marker(mark.colour)]
-    axes.scatter(*place, s=mark.size**2, marker=shape, label=mark.label or None, zorder=3, **face)  # type: ignore[arg-type]
+    axes.scatter(*place, s=mark.size**2, marker=shape, label=mark.label or None, zorder=6, **face)  # type: ignore[arg-type]
 
 
 def draw_bars(axes: Axes, mark: d.Bars, position: int, count: int) -> None:
@@ -237,35 +236,27 @@ def draw_heatmap(mark: d.Heatmap, axes: Axes) -> None:
 
 
 @draw_mark.register
-def draw_contour(mark: d.Contour, axes: Axes) -> None:
-    levels = np.asarray(mark.levels)
-    place = np.asarray(mark.x), np.asarray(mark.y), mark.heights
-    norm = LogNorm(levels[0], levels[-1])
-    filled = axes.contourf(*place, levels=levels, cmap=COLOUR_MAP, norm=norm)
-    axes.contour(*place, levels=levels, colors="white", linewidths=0.3, alpha=0.6)
-    bar = axes.get_figure().colorbar(filled, ax=axes, label=mark.unit)  # type: ignore[union-attr]
-    ticks = levels[:: max(1, len(levels) // 6)]
-    bar.ax.set_yticks(ticks, [f"{tick:.3g}" for tick in ticks])
-    bar.ax.minorticks_off()
-
-
-@draw_mark.register
 def draw_surface(mark: d.Surface, axes: Any) -> None:
-    axes.computed_zorder = False  # draw the paths above the surface
-    mesh = np.meshgrid(np.asarray(mark.x), np.asarray(mark.y))
-    look: dict[str, Any] = {"cmap": COLOUR_MAP, "alpha": 0.75, "linewidth": 0, "rcount": 60, "ccount": 60}
-    axes.plot_surface(*mesh, np.log10(mark.heights), **look)
+    place = np.asarray(mark.x), np.asarray(mark.y), mark.heights
+    if axes.name == "3d":
+        axes.computed_zorder = False  # draw the paths above the surface
+        look = {"cmap": COLOUR_MAP, "alpha": 0.75, "linewidth": 0, "rcount": 60, "ccount": 60}
+        axes.plot_surface(*np.meshgrid(*place[:2]), mark.heights, **look)
+        return
+    filled = axes.contourf(*place, levels=np.asarray(mark.levels), cmap=COLOUR_MAP)
+    axes.contour(*place, levels=np.asarray(mark.levels), colors="white", linewidths=0.3, alpha=0.6)
+    bar = axes.get_figure().colorbar(filled, ax=axes, label=mark.unit)
+    bar.ax.set_yticks(list(mark.ticks), list(mark.tick_labels))
 
 
 @draw_mark.register
 def draw_trajectory(mark: d.Trajectory, axes: Any) -> None:
-    """Draw a path with a square at its end."""
     place = [np.asarray(mark.x), np.asarray(mark.y)]
     look: dict[str, Any] = {"color": d.choose_colour(mark.colour), "zorder": 5}
     if mark.heights is None:
         look |= {"path_effects": [patheffects.withStroke(linewidth=3, foreground="white")]}
     else:
-        place.append(np.log10(np.maximum(np.asarray(mark.heights), 1e-300)))
+        place.append(np.asarray(mark.heights))
     axes.plot(*place, linewidth=1.5, marker=".", markersize=4, label=mark.label or None, **look)
     axes.plot(*(axis[-1:] for axis in place), marker="s", markersize=5, **look)
 

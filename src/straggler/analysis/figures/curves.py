@@ -1,0 +1,221 @@
+"""Curves over time, epochs, updates or gradients: accuracy, loss, gap, staleness and norms."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from straggler.analysis.figures.description import Axis, FigureSpec, Line, Mark, Panel
+from straggler.analysis.intervals import error_bars, mean_interval
+from straggler.analysis.labels import RunData
+
+AGAINST = ("seconds", "epochs", "updates", "gradients")
+METRICS = {
+    "accuracy": ("test_accuracy", "validation_accuracy", "train_accuracy"),
+    "loss": ("test_loss", "validation_loss", "train_loss", "batch_loss"),
+}
+NOTES = {
+    "accuracy": "Accuracy on data that no worker saw. Runs can rank differently over time and over epochs: "
+    "waiting costs time, staleness costs progress per epoch.",
+    "loss": "The loss on the test set.",
+}
+GRID_POINTS = 120  # of a mean over seeds, and of a curve made of arrivals
+MOST_POINTS = 400  # of one line
+FEWEST_SEEDS = 3  # for a confidence interval
+WIDE = 100.0  # times the median: beyond it an axis is logarithmic
+Array = np.ndarray[Any, Any]
+Groups = Mapping[str, Sequence[RunData]]  # the seeds of each setting by its label
+
+
+def build_curve_figure(
+    metric: str, groups: Groups, against: Sequence[str] = AGAINST, training: bool = True
+) -> FigureSpec | None:
+    """Accuracy or loss: a panel for the test set and one for training; of a single setting, one for all."""
+    seen = {column for run in chain(*groups.values()) for column in run.curve.columns}
+    columns = [column for column in METRICS[metric] if column in seen]
+    if not columns:
+        return None
+    others = [column for column in columns if column.startswith(("train", "batch"))][: int(training)]
+    alone, unit = len(groups) == 1, "accuracy (%)" if metric == "accuracy" else "loss"
+    views, captions = {}, set[str]()
+    for axis in against:
+        panels = []
+        for shown in [columns] if alone else [[column] for column in columns[:1] + others]:
+            tables = {
+                column.replace("_", " ") if alone else name: [select_curve(run, axis, column) for run in runs]
+                for name, runs in groups.items()
+                for column in shown
+            }
+            mixed = tables.keys() if alone and find_mixed(groups) else find_mixed(groups)
+            marks = draw_groups(tables, mixed, captions, 100.0 if metric == "accuracy" else np.inf)
+            y = Axis(unit) if metric == "accuracy" else choose_scale(unit, marks)
+            title = "" if alone else shown[0].replace("_", " ")
+            panels.append(Panel(marks, Axis(format_progress(axis, groups)), y, title=title))
+        views[axis] = panels
+    return FigureSpec(
+        metric,
+        metric.capitalize(),
+        note=NOTES[metric],
+        caption=join_captions(captions),
+        views=views,
+        group="curves",
+        size=(6.5 if len(panels) == 1 else 9, 3.8),
+        share_y=True,
+    )
+
+
+def select_curve(run: RunData, axis: str, column: str) -> pl.DataFrame:
+    """Return the finite points of a run's curve as columns x and y."""
+    if not {axis, column} <= set(run.curve.columns):
+        return pl.DataFrame(schema={"x": pl.Float64, "y": pl.Float64})
+    return thin_rows(run.curve.select(x=axis, y=column).filter(pl.col("y").is_finite()), MOST_POINTS)
+
+
+def thin_rows(table: pl.DataFrame, most: int) -> pl.DataFrame:
+    """Return at most so many rows, evenly chosen, the first and last among them."""
+    rows = np.unique(np.linspace(0, len(table) - 1, min(most, len(table))).astype(int))
+    return table.select(pl.all().gather(rows))
+
+
+def find_mixed(groups: Groups) -> set[str]:
+    """Return the groups of which only some seeds converged, so that a mean would describe none of them."""
+    converged = {name: {bool(run.summary.get("converged")) for run in runs} for name, runs in groups.items()}
+    return {name for name, found in converged.items() if len(found) > 1}
+
+
+def draw_groups(
+    tables: Mapping[str, Sequence[pl.DataFrame]],
+    mixed: Collection[str],
+    captions: set[str],
+    highest: float = np.inf,
+) -> list[Mark]:
+    """Return a line per group, with a confidence band from three seeds on; add captions that say so."""
+    marks: list[Mark] = []
+    for colour, (name, seeds) in enumerate(tables.items()):
+        known = [table for table in seeds if len(table)]
+        aligned = align_seeds(known) if len(known) >= FEWEST_SEEDS and name not in mixed else None
+        if aligned is not None:
+            x, values = aligned
+            found = [mean_interval(column) for column in values.T]
+            means, (below, above) = np.array([one.mean for one in found]), error_bars(found, highest)
+            band = None if len(x) == 1 else (means - below, means + above)
+            error = (below, above) if len(x) == 1 else None
+            marks.append(Line(x, means, name, colour, band=band, error=error))
+            captions.add("bands: 95 % confidence interval of the mean over seeds")
+            continue
+        for number, table in enumerate(known):
+            width, label = 1.6 if len(known) == 1 else 0.8, "" if number else name
+            marks.append(Line(table["x"], table["y"], label, colour, width=width, group=name))
+        if len(known) > 1:
+            captions.add("thin lines: one seed each (under three seeds, or only some converged)")
+    return marks
+
+
+def align_seeds(tables: Sequence[pl.DataFrame]) -> tuple[Array, Array] | None:
+    """Interpolate seeds onto a common grid; return the grid and a row of values per seed."""
+    places = [table["x"].to_numpy().astype(float) for table in tables]
+    values = [table["y"].to_numpy() for table in tables]
+    if all(len(place) == len(places[0]) and np.allclose(place, places[0]) for place in places):
+        return places[0], np.array(values)
+    if all(len(place) == 1 for place in places):
+        return np.mean(places, axis=0), np.array(values)
+    low, high = max(place[0] for place in places), min(place[-1] for place in places)
+    if low >= high:
+        return None
+    grid = np.linspace(low, high, GRID_POINTS)
+    pairs = zip(places, values, strict=True)
+    return grid, np.array([np.interp(grid, place, value) for place, value in pairs])
+
+
+def join_captions(captions: Iterable[str]) -> str:
+    text = "; ".join(sorted(captions))
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def choose_scale(label: str, marks: Sequence[Mark]) -> Axis:
+    """Return a logarithmic axis if a linear one would show only the largest values."""
+    values = [value for mark in marks if isinstance(mark, Line) for value in mark.y if value > 0]
+    if values and max(values) > WIDE * float(np.median(values)):
+        return Axis(f"{label} (log scale)", "log", low=0.8 * float(min(values)))
+    return Axis(label)
+
+
+def format_time(runs: Iterable[RunData]) -> str:
+    """Return the label of a time axis: virtual time, wall-clock time, or both."""
+    engines = {run.settings.get("engine", "simulator") for run in runs}
+    if engines <= {"simulator"}:
+        return "virtual time (s)"
+    return "time (s; virtual and wall-clock)" if "simulator" in engines else "wall-clock time (s)"
+
+
+def format_progress(axis: str, groups: Groups) -> str:
+    names = {"seconds": format_time(chain(*groups.values())), "gradients": "gradients of all workers"}
+    return names.get(axis, axis)
+
+
+def build_arrival_panel(
+    groups: Groups, column: str, label: str, captions: set[str], axis: str = "seconds"
+) -> Panel:
+    """Return a panel with the means of a column of the arrivals over the run."""
+    tables = {
+        name: [average_arrivals(add_progress(run), axis, column) for run in runs]
+        for name, runs in groups.items()
+    }
+    marks = draw_groups(tables, find_mixed(groups), captions)
+    return Panel(marks, Axis(format_progress(axis, groups)), choose_scale(label, marks))
+
+
+def add_progress(run: RunData) -> pl.DataFrame:
+    """Return the arrivals with the progress of the run in every unit of AGAINST."""
+    arrivals = run.arrivals.filter(pl.col("decision") != "cancelled")
+    gradients = pl.int_range(1, pl.len() + 1)
+    return arrivals.with_columns(
+        seconds="time",
+        updates=pl.col("version") + pl.col("staleness"),
+        gradients=gradients,
+        epochs=gradients * (float(run.summary.get("epochs") or 0.0) / max(1, len(arrivals))),
+    )
+
+
+def average_arrivals(arrivals: pl.DataFrame, axis: str, column: str) -> pl.DataFrame:
+    """Return the means of neighbouring arrivals as x and y, at most GRID_POINTS of them."""
+    known = arrivals.select(x=axis, y=column).filter(pl.col("y").is_finite())
+    each = -(-max(1, len(known)) // GRID_POINTS)
+    bins = (pl.int_range(pl.len()) // each).alias("bin")
+    return known.group_by(bins, maintain_order=True).agg(pl.col("x", "y").mean()).select("x", "y")
+
+
+def build_gap_figure(groups: Groups, against: Sequence[str] = ("seconds",)) -> FigureSpec:
+    """Gap (RMSE between the model a gradient was computed at and the model it met) and staleness."""
+    captions = {f"means over 1/{GRID_POINTS} of the run"}
+    columns = {"gap": "gap (RMSE of the weights)", "staleness": "staleness (updates)"}
+    views = {
+        axis: [
+            build_arrival_panel(groups, column, label, captions, axis) for column, label in columns.items()
+        ]
+        for axis in against
+    }
+    return FigureSpec("gap", "Gap and staleness", caption=join_captions(captions), views=views, size=(9, 3.8))
+
+
+def build_staleness_curve(groups: Groups) -> FigureSpec:
+    """Mean staleness over time."""
+    captions = set[str]()
+    panel = build_arrival_panel(groups, "staleness", "staleness (updates)", captions)
+    note = "The mean over neighbouring arrivals."
+    return FigureSpec("staleness-time", "Staleness over time", [panel], note, join_captions(captions))
+
+
+def build_norm_figure(groups: Groups) -> FigureSpec:
+    """Euclidean norms of gradients and weights over time."""
+    captions = set[str]()
+    views = {
+        f"{name}s": [build_arrival_panel(groups, f"{name}_norm", f"norm of the {name}s", captions)]
+        for name in ("gradient", "weight")
+    }
+    note = "Euclidean norms. Norms that keep growing are the first sign of divergence."
+    return FigureSpec(
+        "norms", "Norms of gradients and weights", note=note, caption=join_captions(captions), views=views
+    )

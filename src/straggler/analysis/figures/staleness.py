@@ -1,0 +1,120 @@
+"""Distributions of staleness and gap, the gradients of each worker, and a calibration's prediction."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from straggler.analysis.figures.curves import FEWEST_SEEDS, Groups
+from straggler.analysis.figures.description import Axis, Bars, FigureSpec, Line, Panel
+from straggler.analysis.intervals import error_bars, mean_interval
+from straggler.analysis.labels import RunData
+from straggler.analysis.tables import format_number
+
+MOST_BINS = 60
+SHARE = Axis("share of gradients (%)", low=0)
+NOTE = "The number of updates between reading the model and using the gradient; 0 is fresh."
+
+
+def select_arrivals(run: RunData, column: str) -> pl.Series:
+    """Return the finite values of a column, without cancelled jobs."""
+    values = run.arrivals.filter(pl.col("decision") != "cancelled")[column]
+    return values.filter(values.is_finite())
+
+
+def build_staleness_figure(groups: Groups) -> FigureSpec:
+    """Share of gradients at each staleness, by setting."""
+    return describe_staleness(
+        {name: [select_arrivals(run, "staleness") for run in runs] for name, runs in groups.items()}
+    )
+
+
+def describe_staleness(seeds: Mapping[str, Sequence[pl.Series]]) -> FigureSpec:
+    """Share of gradients at each staleness; of three seeds or more the mean with its interval."""
+    largest = max((max(one, default=0) for every in seeds.values() for one in every), default=0)
+    width = -(-(largest + 1) // MOST_BINS)
+    edges = np.arange(0, largest + width + 1, width)
+    marks, intervals = [], False
+    for colour, (name, every) in enumerate(seeds.items()):
+        shares = [100 * np.histogram(one.to_numpy(), edges)[0] / max(1, len(one)) for one in every]
+        found = [mean_interval(column) for column in np.transpose(shares)]
+        pooled = pl.concat(every)
+        label = f"{name} (mean {format_number(pooled.mean())})" if len(pooled) else name
+        error = error_bars(found, 100.0) if len(every) >= FEWEST_SEEDS else None
+        intervals = intervals or error is not None
+        heights = [one.mean for one in found]
+        marks.append(Bars(edges[:-1] + (width - 1) / 2, heights, label, colour, error, width=width))
+    unit = "staleness (updates)" if width == 1 else f"staleness (updates, in bins of {width})"
+    x = Axis(unit, low=-0.6 * width, high=max(largest, 3) + 0.6 * width, integers=True)
+    caption = "Error bars: 95 % confidence interval of the mean over seeds." if intervals else ""
+    return FigureSpec("staleness", "Staleness", [Panel(marks, x, SHARE)], NOTE, caption, size=(6.5, 3.6))
+
+
+def build_gap_distribution(groups: Groups) -> FigureSpec:
+    """Distribution of the distance that the model moved while a gradient was computed."""
+    gaps = {name: pl.concat([select_arrivals(run, "gap") for run in runs]) for name, runs in groups.items()}
+    top = max((float(gap.quantile(0.995) or 0.0) for gap in gaps.values()), default=0.0) or 1.0
+    edges = np.linspace(0.0, top, MOST_BINS + 1)
+    marks = [
+        Line(
+            (edges[1:] + edges[:-1]) / 2,
+            100 * np.histogram(gap.to_numpy(), edges)[0] / max(1, len(gap)),
+            name,
+            colour,
+            step="middle",
+        )
+        for colour, (name, gap) in enumerate(gaps.items())
+    ]
+    note = "How far (root mean square) the model moved while a gradient was computed."
+    return FigureSpec("gaps", "Gap", [Panel(marks, Axis("gap (RMSE of the weights)"), SHARE)], note)
+
+
+def build_worker_figure(run: RunData) -> FigureSpec:
+    """Number of gradients of each worker, and how stale they were."""
+    arrived = run.arrivals.filter(pl.col("decision") != "cancelled").group_by("worker")
+    table = arrived.agg(gradients=pl.len(), staleness=pl.col("staleness").mean()).sort("worker")
+    hover = [f"mean staleness {format_number(mean)}" for mean in table["staleness"]]
+    ticks = table["worker"].to_list() if len(table) <= 30 else ()
+    note = "A slow worker delivers fewer and staler gradients: the others move the model in the meantime."
+    marks = [Bars(table["worker"], table["gradients"], hover=hover)]
+    panel = Panel(marks, Axis("worker", ticks=ticks), Axis("gradients", low=0))
+    return FigureSpec("workers", "Gradients of each worker", [panel], note)
+
+
+def build_calibration_figure(folders: Sequence[Path]) -> FigureSpec | None:
+    """Staleness that a fitted simulation predicts beside the measured one, of the first calibrated run."""
+    file = next((file for folder in folders if (file := folder / "calibration.json").is_file()), None)
+    if file is None:
+        return None
+    found = json.loads(file.read_text())
+    staleness = [row["staleness"] for row in found["staleness"]]
+    marks = [
+        Bars(
+            staleness,
+            [100 * row[kind] for row in found["staleness"]],
+            f"{kind} (mean {format_number(found[kind]['mean staleness'])})",
+            colour,
+        )
+        for colour, kind in enumerate(("measured", "predicted"))
+    ]
+    panel = Panel(marks, Axis("staleness (updates)"), SHARE)
+    return FigureSpec("calibration", "Predicted and measured staleness", [panel], describe_rates(found))
+
+
+def describe_rates(found: Mapping[str, Any]) -> str:
+    """Say how well the rate was predicted, and where a job's time goes."""
+    measured, predicted = (
+        format_number(found[kind]["updates per second"]) for kind in ("measured", "predicted")
+    )
+    parts = found["parts"]
+    means = ", ".join(
+        f"{1000 * sum(row[name] for row in parts) / len(parts):.1f} ms {name}"
+        for name in ("compute", "delay", "transport", "server")
+    )
+    return (
+        f"A simulation with this run's durations predicts {predicted} updates per second; {measured} were "
+        f"measured. A job takes on average {means}."
+    )
