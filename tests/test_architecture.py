@@ -52,7 +52,7 @@ LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}
 # Exceptions: Experiment.run is a shortcut for the function that runs it, and imports it when it is called.
 SIBLINGS: dict[tuple[str, str], set[str]] = {("experiment", "running.runner"): {"run_experiment"}}
 ONLY: dict[str, set[str]] = {
-    "analysis": {"record", "running.atomic_files"},
+    "analysis": {"algorithms", "config.registry", "record", "running.atomic_files"},
     "record": set(),
 }  # these import nothing else from this package
 

@@ -1,4 +1,4 @@
-"""Landscapes: exact on quadratics, faithful to the snapshots, computed once."""
+"""Landscapes: exact on quadratics, equal to the snapshots, computed once."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from straggler.analysis.figures.landscape import build_landscape_figure, read_surface
+from straggler.analysis.figures.matplotlib_renderer import write_figure
+from straggler.analysis.figures.plotly_renderer import write_page
 from straggler.analysis.labels import name_runs
-from straggler.analysis.landscapes import landscape_figure, landscape_page, surface
 from straggler.cli import offered
 from straggler.config.registry import InputError
 from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 QUADRATIC = "quadratic(dimension=6, condition=10, noise=0.1)"
 
 
-def trained(folder: Path, **settings: Any) -> Record:
+def train(folder: Path, **settings: Any) -> Record:
     defaults = {"dataset": QUADRATIC, "workers": 3, "lr": 0.1, "updates": 60, "snapshots": 8, "eval_every": 0}
     return Experiment(**defaults | settings).run(folder, jobs=1)
 
@@ -31,7 +33,7 @@ def trained(folder: Path, **settings: Any) -> Record:
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     folder = tmp_path_factory.mktemp("runs")
-    return name_runs([trained(folder, momentum=momentum) for momentum in (0.0, 0.5, 0.9)])
+    return name_runs([train(folder, momentum=momentum) for momentum in (0.0, 0.5, 0.9)])
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +47,14 @@ def quadratic_loss(x: np.ndarray[Any, Any]) -> float:
     return float(0.5 * (problem.curvature.numpy() * away) @ away)
 
 
-def test_the_grid_is_the_closed_form(seen: Landscape) -> None:
+def test_the_grid_matches_the_closed_form(seen: Landscape) -> None:
     grid = seen.points.filter(kind="grid")
     assert len(grid) == 81
     for a, b, loss in grid.select("a", "b", "loss").iter_rows():
         assert loss == pytest.approx(quadratic_loss(seen.plane.at(a, b)), rel=1e-12)
 
 
-def test_paths_lie_at_their_projections_with_their_own_losses(
-    seen: Landscape, three: dict[str, Record]
-) -> None:
+def test_paths_have_projected_coordinates_and_their_losses(seen: Landscape, three: dict[str, Record]) -> None:
     for run, record in three.items():
         weights = record.snapshots()["weights"].numpy()
         path = seen.points.filter(kind="path", run=run)
@@ -68,9 +68,7 @@ def test_paths_lie_at_their_projections_with_their_own_losses(
         assert path["updates"].to_list() == record.snapshots()["updates"].tolist()
 
 
-def test_what_the_plane_leaves_out_is_what_it_does_not_explain(
-    seen: Landscape, three: dict[str, Record]
-) -> None:
+def test_the_residual_is_the_unexplained_variance(seen: Landscape, three: dict[str, Record]) -> None:
     weights = np.concatenate([record.snapshots()["weights"].numpy() for record in three.values()])
     back = np.array([seen.plane.at(a, b) for a, b in seen.plane.project(weights)])
     away = ((weights - back) ** 2).sum() / ((weights - weights.mean(axis=0)) ** 2).sum()
@@ -78,8 +76,8 @@ def test_what_the_plane_leaves_out_is_what_it_does_not_explain(
     assert 0.5 < sum(seen.plane.explained) < 1
 
 
-def test_in_two_dimensions_nothing_is_left_out(tmp_path: Path) -> None:
-    record = trained(tmp_path, dataset="quadratic(dimension=2, noise=0.3)")
+def test_a_plane_explains_everything_in_two_dimensions(tmp_path: Path) -> None:
+    record = train(tmp_path, dataset="quadratic(dimension=2, noise=0.3)")
     flat = compute_landscape({"": record}, grid=3, jobs=1)
     assert sum(flat.plane.explained) == pytest.approx(1)
     path, shadow = (flat.points.filter(kind=kind)["loss"].to_numpy() for kind in ("path", "shadow"))
@@ -87,7 +85,7 @@ def test_in_two_dimensions_nothing_is_left_out(tmp_path: Path) -> None:
 
 
 def test_the_grid_covers_the_paths_and_a_margin(seen: Landscape) -> None:
-    across, up, losses = surface(seen.points)
+    across, up, losses = read_surface(seen.points)
     assert losses.shape == (9, 9)
     for axis, places in (("a", across), ("b", up)):
         path = seen.points.filter(kind="path")[axis].to_numpy()
@@ -96,17 +94,14 @@ def test_the_grid_covers_the_paths_and_a_margin(seen: Landscape) -> None:
         assert places[-1] == pytest.approx(path.max() + 0.5 * width)
 
 
-def test_a_plane_without_width_is_given_some() -> None:
+def test_a_straight_path_still_spans_a_plane() -> None:
     steps = np.outer(np.arange(4.0), [1.0, 2.0, 3.0])
     plane = Plane.through(steps)
     assert plane.explained == pytest.approx((1.0, 0.0))
     assert np.allclose(plane.directions @ plane.directions.T, np.eye(2))
 
 
-# Computed once.
-
-
-def test_what_is_cached_is_not_computed_again(
+def test_cached_landscapes_are_not_computed_again(
     seen: Landscape, three: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -119,8 +114,8 @@ def test_what_is_cached_is_not_computed_again(
             compute_landscape(three, **{"grid": 9, "margin": 0.5, "jobs": 1, **other})  # type: ignore[arg-type]
 
 
-def test_an_interrupted_grid_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = {"": trained(tmp_path)}
+def test_an_interrupted_grid_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {"": train(tmp_path)}
     monkeypatch.setattr("straggler.running.landscape.SAVE_SECONDS", 0.0)
 
     def interrupt(done: float, what: str) -> None:
@@ -132,7 +127,7 @@ def test_an_interrupted_grid_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     counted: list[str] = []
     whole = compute_landscape(runs, grid=6, jobs=1, progress=lambda done, what: counted.append(what))
     assert 10 < len(counted) < 30  # of 36 + 18
-    fresh = compute_landscape({"": trained(tmp_path / "other")}, grid=6, jobs=1)
+    fresh = compute_landscape({"": train(tmp_path / "other")}, grid=6, jobs=1)
     assert whole.points.equals(fresh.points)
 
 
@@ -158,8 +153,8 @@ def test_one_and_two_processes_give_the_same_bits() -> None:
 
 @pytest.mark.slow
 def test_batch_norm_and_a_part_of_the_test_set(tmp_path: Path) -> None:
-    """The path is evaluated with its own buffers: over the whole set its end is what the run reported."""
-    record = trained(tmp_path, dataset="digits", model="asu-fashion", updates=30, snapshots=3)
+    """The path is evaluated with its own buffers, so that its last loss is the run's test loss."""
+    record = train(tmp_path, dataset="digits", model="asu-fashion", updates=30, snapshots=3)
     whole = compute_landscape({"": record}, grid=2, jobs=1)
     last = whole.points.filter(kind="path")["loss"][-1]
     assert last == pytest.approx(record.summary["test_loss"], rel=1e-6)
@@ -168,27 +163,24 @@ def test_batch_norm_and_a_part_of_the_test_set(tmp_path: Path) -> None:
     assert part.points.select("a", "b").equals(whole.points.select("a", "b"))
 
 
-# Figures and the command.
-
-
 @pytest.mark.slow
-def test_figures_are_written_whole(seen: Landscape, tmp_path: Path) -> None:
+def test_figures_are_written_in_every_format(seen: Landscape, tmp_path: Path) -> None:
     for name in ("l.png", "l.svg", "l.pdf"):
-        assert (
-            landscape_figure(seen.points, seen.plane.explained, None, tmp_path / name).stat().st_size > 5_000
-        )
-    page = landscape_page(seen.points, seen.plane.explained, 500, tmp_path / "l.html").read_text()
+        spec = build_landscape_figure(seen.points, seen.plane.explained, None)
+        assert write_figure(spec, tmp_path / name).stat().st_size > 5_000
+    spec = build_landscape_figure(seen.points, seen.plane.explained, 500)
+    page = write_page(spec, tmp_path / "l.html").read_text()
     assert "500 test samples" in page and "momentum 0.9" in page
     assert "cdn.plot.ly" not in page.split("<body>")[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["l.html", "l.pdf", "l.png", "l.svg"]
 
 
-def test_losses_that_overflowed_are_left_white(seen: Landscape, tmp_path: Path) -> None:
+def test_infinite_losses_stay_empty(seen: Landscape, tmp_path: Path) -> None:
     far = seen.points.with_columns(
         loss=pl.when((pl.col("kind") == "grid") & (pl.col("a") > 0)).then(float("inf")).otherwise("loss")
     )
-    assert np.isnan(surface(far)[2]).any()
-    landscape_figure(far, seen.plane.explained, None, tmp_path / "far.png")
+    assert np.isnan(read_surface(far)[2]).any()
+    write_figure(build_landscape_figure(far, seen.plane.explained, None), tmp_path / "far.png")
 
 
 def invoke(*arguments: str) -> Any:
@@ -204,20 +196,20 @@ def test_landscape_command(three: dict[str, Record], tmp_path: Path) -> None:
     assert "momentum 0.5" in target.read_text()
 
 
-def test_landscape_refuses(three: dict[str, Record], tmp_path: Path) -> None:
+def test_wrong_input_is_refused(three: dict[str, Record], tmp_path: Path) -> None:
     first = next(iter(three.values()))
-    without = trained(tmp_path, snapshots=0)
-    with pytest.raises(InputError, match="kept no snapshots; run it again with --snapshots"):
+    without = train(tmp_path, snapshots=0)
+    with pytest.raises(InputError, match="has no snapshots"):
         compute_landscape({"": without})
-    other = trained(tmp_path, dataset="quadratic(dimension=3)")
+    other = train(tmp_path, dataset="quadratic(dimension=3)")
     with pytest.raises(InputError, match="has dataset=quadratic"):
         compute_landscape({"a": first, "b": other})
     for wrong in (["--view", "side"], ["--out", "l.gif"]):
         assert isinstance(invoke("landscape", str(first.path), *wrong).exception, InputError)
 
 
-def test_snapshots_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
-    record = trained(tmp_path, snapshots=5)
+def test_infinite_snapshots_are_left_out(tmp_path: Path) -> None:
+    record = train(tmp_path, snapshots=5)
     kept = record.snapshots()
     kept["weights"][-1] = torch.nan
     from safetensors.torch import save_file
@@ -225,5 +217,5 @@ def test_snapshots_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     save_file(kept, record.path / "snapshots.safetensors")
     said: list[str] = []
     found = compute_landscape({"": record}, grid=2, jobs=1, report=said.append)
-    assert "1 snapshots that are not finite are left out" in said[0]
+    assert "left out 1 snapshots" in said[0]
     assert len(found.points.filter(kind="path")) == len(kept["weights"]) - 1

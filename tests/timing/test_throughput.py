@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from conftest import run_story
 from straggler.algorithms.policies import POLICIES, Hybrid
-from straggler.analysis.clusters import speedup_rows
+from straggler.analysis.figures.throughput import tabulate_speedups
 from straggler.cli import offered
 from straggler.config.registry import InputError, parse_entry
 from straggler.timing import BLOCK, DELAYS, Durations
@@ -220,14 +220,14 @@ def test_rows_have_intervals_and_a_paired_ratio() -> None:
             "speedup": [2.0, 4.0, 1.0, 2.0],
         }
     )
-    columns, rows = speedup_rows(frame)
+    columns, rows = tabulate_speedups(frame)
     assert columns == ["N", "asgd", "ssgd", "asgd ÷ ssgd"]
     assert rows == [["2", "3.00 (2.00, 4.00)", "1.50 (1.00, 2.00)", "2.00 (2.00, 2.00)"]]
     third = pl.DataFrame(
         {"workers": [2] * 2, "method": ["asgd", "ssgd"], "seed": [2] * 2, "speedup": [3.0, 1.5]}
     )
     half = 4.302653 / math.sqrt(3)  # Student's t for two degrees of freedom
-    (row,) = speedup_rows(pl.concat([frame.select(third.columns), third]))[1]
+    (row,) = tabulate_speedups(pl.concat([frame.select(third.columns), third]))[1]
     assert row == ["2", f"3.00 ± {half:.2f}", f"1.50 ± {half / 2:.2f}", "2.00 ± 0.00"]
 
 

@@ -32,7 +32,7 @@ class RunData(Protocol):
     @property
     def curve(self) -> pl.DataFrame: ...
     @property
-    def arrivals(self) -> pl.DataFrame: ...
+    def jobs(self) -> pl.DataFrame: ...
 
 
 R = TypeVar("R", bound=RunData)
@@ -157,7 +157,8 @@ def name_runs(runs: Sequence[R]) -> dict[str, R]:
         seeds = [run.settings.get("seed") for run in group]
         for run, seed in zip(group, seeds, strict=True):
             name = f"{label}, seed {seed}" if len(group) > 1 else label
-            named[f"{name} ({run.path.name})" if seeds.count(seed) > 1 else name] = run
+            name = f"{name} ({run.path.name})" if seeds.count(seed) > 1 else name
+            named[f"{name} in {run.path.parent}" if name in named else name] = run
     return named
 
 

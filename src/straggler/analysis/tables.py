@@ -7,7 +7,7 @@ from shutil import get_terminal_size
 
 import polars as pl
 from rich import box
-from rich.console import Group
+from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -30,8 +30,10 @@ def format_number(value: object, digits: int = 2, unit: str = "") -> str:
     return f"{value:,.{digits}f}{unit}" if isinstance(value, float) else str(value)
 
 
-def build_table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
-    """A plain table: one line of heads, then the rows."""
+def build_table(
+    title: str, columns: list[str], rows: list[list[str]], justify: JustifyMethod = "left"
+) -> Table:
+    """Return a table for the terminal; columns after the first are justified as asked."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.show_header = any(columns)
     cells = [[row[position] for row in rows] for position in range(len(columns))]
@@ -45,6 +47,7 @@ def build_table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
         name = below is cells[0] and max(map(len, below), default=0) <= LONGEST_NAME
         whole = max((count for count in letters if count <= LONGEST_WORD), default=0)
         table.add_column(column, overflow="fold", no_wrap=room and name, min_width=whole if room else None)
+        table.columns[-1].justify = justify if len(table.columns) > 1 else "left"
     for row in rows:
         table.add_row(*map(Text, row))
     return table

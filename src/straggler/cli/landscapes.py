@@ -1,13 +1,14 @@
-"""The command that shows the loss around the paths of runs."""
+"""The command `landscape`: show the loss around the paths of runs."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from straggler.analysis.figures.landscape import VIEWS, build_landscape_figure, split_runs
+from straggler.analysis.figures.matplotlib_renderer import FORMATS, write_figure
+from straggler.analysis.figures.plotly_renderer import write_page
 from straggler.analysis.labels import name_runs
-from straggler.analysis.landscapes import VIEWS, landscape_figure, landscape_page
-from straggler.analysis.style import FORMATS
 from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
 from straggler.cli.app import check_suffix, err, find_all, out
@@ -20,18 +21,16 @@ def landscape(
     runs: options.Runs,
     grid: Annotated[int, typer.Option(min=2, help="Points along each axis.")] = 25,
     samples: Annotated[
-        int, typer.Option(min=0, help="Of the test set, drawn once; 0 = all of it (slower).")
+        int, typer.Option(min=0, help="Number of test samples to use; 0 = all (slower).")
     ] = 1_000,
     margin: Annotated[
-        float, typer.Option(min=0.0, help="How far the grid goes beyond the paths, in widths of them.")
+        float, typer.Option(min=0.0, help="Margin of the grid around the paths, as a share of their width.")
     ] = 0.2,
-    view: Annotated[str, typer.Option(help=f"{', '.join(VIEWS)} (of png, pdf and svg).")] = "both",
+    view: Annotated[str, typer.Option(help=f"{', '.join(VIEWS)} (for png, pdf and svg).")] = "both",
     files: Annotated[
         list[Path] | None,
         typer.Option(
-            "--out",
-            show_default="landscape.png",
-            help="png, pdf, svg, or html to turn and zoom; may be repeated.",
+            "--out", show_default="landscape.png", help="png, pdf, svg or interactive html; may be repeated."
         ),
     ] = None,
     jobs: options.Jobs = None,
@@ -40,36 +39,34 @@ def landscape(
 ) -> None:
     """Show the loss around the paths of runs that kept --snapshots.
 
-    The plane is that of the two principal components of all their weights; each point of a grid on it is a
-    model whose test loss is computed. BatchNorm statistics on the plane are the mean of the runs' last ones.
-    What was computed stays beside the runs, in landscapes/, and is not computed again.
+    The plane is spanned by the first two principal components of all their weights. Each point of a grid on
+    it is a model whose test loss is computed. BatchNorm statistics on the plane are the mean of the runs'
+    last ones. The losses are cached in the folder landscapes beside the runs.
     """
     targets = files or [Path("landscape.png")]
     for file in targets:
         check_suffix(file, (*FORMATS, ".html"))
     if view not in VIEWS:
-        raise InputError(f"--view {view!r}: {suggest_name(view, VIEWS)}")
+        raise InputError(f"Unknown --view {view!r}. {suggest_name(view, VIEWS)}")
     records = name_runs(find_all(runs, folder))
     with ProgressBar(err, "landscape") as bar:
-        seen = compute_landscape(records, grid, samples or None, margin, jobs, data, bar.say, bar.advance)
-    show(seen)
+        found = compute_landscape(records, grid, samples or None, margin, jobs, data, bar.say, bar.advance)
+    print_losses(found)
     for file in targets:
-        draw(seen, file, view)
+        page = file.suffix == ".html"
+        spec = build_landscape_figure(
+            found.points, found.plane.explained, found.samples, "both" if page else view
+        )
+        write_page(spec, file) if page else write_figure(spec, file)
         out.print(f"wrote {file}", soft_wrap=True)
 
 
-def show(seen: Landscape) -> None:
-    rows = []
-    for (run,), path in seen.points.filter(kind="path").group_by(["run"], maintain_order=True):
-        first, last = path["loss"][0], path["loss"][-1]
-        rows.append([str(run), format_number(len(path)), format_number(first, 4), format_number(last, 4)])
+def print_losses(found: Landscape) -> None:
+    """Print the first and last loss of every run, and how much the plane explains."""
+    rows = [
+        [run, format_number(len(path)), format_number(path["loss"][0], 4), format_number(path["loss"][-1], 4)]
+        for run, path in split_runs(found.points, "path")
+    ]
     out.print(build_table("", ["run", "snapshots", "first loss", "last loss"], rows))
-    first, second = (f"{100 * share:.1f} %" for share in seen.plane.explained)
-    out.print(f"the plane explains {first} + {second} of the variance of the weights")
-
-
-def draw(seen: Landscape, file: Path, view: str) -> None:
-    if file.suffix == ".html":
-        landscape_page(seen.points, seen.plane.explained, seen.samples, file)
-    else:
-        landscape_figure(seen.points, seen.plane.explained, seen.samples, file, view)
+    first, second = (f"{100 * share:.1f} %" for share in found.plane.explained)
+    out.print(f"The plane explains {first} + {second} of the variance of the weights.")

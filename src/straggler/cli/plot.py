@@ -1,19 +1,16 @@
-"""The command that draws runs."""
+"""The command `plot`: draw runs."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from straggler.analysis.curves import AGAINST
-from straggler.analysis.labels import group_seeds, told_apart_by
-from straggler.analysis.run_figures import KINDS
-from straggler.analysis.style import FORMATS
+from straggler.analysis.figures.curves import AGAINST
+from straggler.analysis.figures.matplotlib_renderer import FORMATS
+from straggler.analysis.figures.plot import KINDS, find_records
+from straggler.analysis.figures.plot import plot as plot_runs
 from straggler.cli import options
 from straggler.cli.app import check_suffix, err, find_all, out
-from straggler.config.registry import InputError, suggest_name
-from straggler.record import Record
 
 
 def plot(
@@ -26,59 +23,41 @@ def plot(
     ],
     runs: options.Runs,
     against: Annotated[
-        str, typer.Option(help=f"Of accuracy, loss and gap: {', '.join(AGAINST)}.")
+        str, typer.Option(help=f"The x axis of accuracy, loss and gap: {', '.join(AGAINST)}.")
     ] = "seconds",
     file: Annotated[
-        Path | None, typer.Option("--out", show_default="KIND.png", help="A figure: png, pdf or svg.")
+        Path | None, typer.Option("--out", show_default="KIND.png", help="The figure: png, pdf or svg.")
     ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option("--label", help="Name in the legend; repeat it once per run or once per line."),
+    ] = None,
+    size: Annotated[
+        tuple[float, float] | None, typer.Option(metavar="WIDTH HEIGHT", help="Size in inches.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title above the figure.")] = None,
     folder: options.RunsFolder = Path("runs"),
 ) -> None:
-    """Draw runs, several in one figure; they are named by the settings in which they differ.
+    """Draw runs in one figure, labelled by their method and the settings in which they differ.
 
-    Runs that differ in nothing but their seed are one line: their mean, and its 95 % interval.
-    Curves of thousands of arrivals show means over neighbours, timelines the beginning (the title says how
-    much).
+    Runs that differ only in their seed are one line, with a 95 % confidence band from three seeds on.
+    The folder of a sweep's results stands for all its runs.
+    Curves of thousands of arrivals show means, and timelines show the beginning of a run.
     """
-    if kind not in KINDS:
-        raise InputError(f"unknown kind of figure {kind!r}; {suggest_name(kind, KINDS)}")
-    if against not in AGAINST:
-        raise InputError(f"--against {against!r}: {suggest_name(against, AGAINST)}")
     target = file or Path(f"{kind}.png")
-    check_suffix(target, FORMATS)
-    records = find_all(runs, folder)
-    groups = group_seeds(records, KINDS[kind].axes)
-    check_settings(kind, records, len(groups))
-    empty = [record.path for record in records if record.arrivals.is_empty()]
-    if empty:
-        raise InputError(f"{empty[0]} has no arrivals (yet); wait for it, or run it with a larger budget")
-    if kind == "accuracy" and not any("test_accuracy" in record.curve.columns for record in records):
-        raise InputError("no run has a test accuracy (yet); wait for one, or use plot loss")
-    if KINDS[kind].of_ended:
-        groups = {name: ended(group) for name, group in groups.items()}
-        seen = [record.summary.get("test_accuracy") for group in groups.values() for record in group]
-        if all(accuracy is None for accuracy in seen):
-            raise InputError(f"no run that has ended has a test accuracy, of which {kind} is; use plot loss")
-    KINDS[kind].draw(groups, target, against)
+    if kind in KINDS:  # otherwise the message names the kinds
+        check_suffix(target, FORMATS)
+    sweeps = [run for run in runs if (Path(run) / "summaries.parquet").is_file()]
+    others = [run for run in runs if run not in sweeps]
+    records = find_records(list(sweeps), folder) + (find_all(others, folder) if others else [])
+    plot_runs(
+        records,
+        kind,
+        against=against,
+        labels=labels or None,
+        size=size,
+        title=title,
+        out=target,
+        report=lambda line: err.print(line, soft_wrap=True),
+    )
     out.print(f"wrote {target}", soft_wrap=True)
-
-
-def check_settings(kind: str, records: Sequence[Record], settings: int) -> None:
-    """Refuse what no figure can show at once."""
-    axes, most = KINDS[kind].axes, KINDS[kind].most
-    if settings > most == 1:
-        others = ", ".join(told_apart_by(records, axes))
-        raise InputError(
-            f"{kind} is of {' and '.join(axes)}, and these runs differ in {others} too; "
-            "name runs that are alike in that, or use plot error"
-        )
-    if settings > most:
-        raise InputError(
-            f"{settings} settings; name fewer runs" + (", or use plot error" if kind != "error" else "")
-        )
-
-
-def ended(records: Sequence[Record]) -> list[Record]:
-    """Those that have; of the others it is said that they are left out."""
-    for record in [record for record in records if not record.ended]:
-        err.print(f"left out: {record.path} has not ended", markup=False, soft_wrap=True)
-    return [record for record in records if record.ended]

@@ -6,7 +6,8 @@ from pathlib import Path
 import polars as pl
 
 from straggler.analysis import study_figures as draw
-from straggler.analysis.clusters import speedup_figure
+from straggler.analysis.figures.matplotlib_renderer import write_figure
+from straggler.analysis.figures.throughput import build_speedup_figure
 from straggler.reproduction.papers.epfl.landscape import landscape_figures
 from straggler.reproduction.papers.gap_aware.numbers import MAP, MAP_LRS
 from straggler.sweeps.summaries import read_series
@@ -87,7 +88,8 @@ def gap_aware_figures(summaries: pl.DataFrame, results: Path) -> list[Path]:
     if len(of(summaries, "10")):
         found.append(map_figure(of(summaries, "10"), results / "map.png"))
     if len(of(summaries, "12")):
-        found.append(speedup_figure(speedups(of(summaries, "12")), results / "speeds.png"))
+        spec = build_speedup_figure(speedups(of(summaries, "12")))
+        found.append(write_figure(spec, results / "speeds.png"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The loss around the paths of runs: on the plane of their two principal components, point by point."""
+"""Loss landscapes: the loss on the plane of the two principal components of the paths of runs."""
 
 import hashlib
 import math
@@ -28,16 +28,21 @@ from straggler.problems.supervised import SupervisedProblem, use_one_thread
 from straggler.record import Record, RecordError, read_table
 from straggler.running.atomic_files import write_parquet_atomically
 
-SAVE_SECONDS = 10.0  # what an interrupted grid may lose
-KEPT = re.compile(r"[0-9a-f]{16}-(\d{1,3})-(\d+|all)-(\d+\.\d+)")  # key, grid, samples, margin
-TRAINING = (*PIECES, "partition", "compute", "delay")  # how a path came about, which no loss depends on
+SAVE_SECONDS = 10.0  # of work that an interrupted grid may lose
+CACHE_NAME = re.compile(r"[0-9a-f]{16}-(\d{1,3})-(\d+|all)-(\d+\.\d+)")  # key, grid, samples, margin
+TRAINING = (*PIECES, "partition", "compute", "delay")  # settings on which the loss of a model does not depend
+FEWEST_SNAPSHOTS = 3  # of a path that is drawn without a surface
+SCHEMA = {"kind": pl.String, "run": pl.Int64, "updates": pl.Int64, "seconds": pl.Float64}
+SCHEMA |= {"a": pl.Float64, "b": pl.Float64}
 Vectors = NDArray[np.float64]
-Model = tuple[Tensor, Tensor]  # weights and buffers
+WeightsAndBuffers = tuple[Tensor, Tensor]
+Report = Callable[[str], None]
+Advance = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
 class Plane:
-    """Where the paths lie, nearly: their mean and two orthogonal directions."""
+    """The plane closest to the paths: their mean and two orthogonal directions."""
 
     middle: Vectors
     directions: Vectors  # two rows
@@ -45,35 +50,35 @@ class Plane:
 
     @classmethod
     def through(cls, snapshots: Vectors) -> "Plane":
-        """The plane that explains most of the variance of these weights, a row each."""
-        # scikit-learn takes a second to import, so only who uses it waits
-        from sklearn.decomposition import PCA
+        """Return the plane that explains most of the variance of these weights, a row each."""
+        from sklearn.decomposition import PCA  # takes a second to import
 
         found = PCA(n_components=2, svd_solver="full").fit(snapshots)
         first, second = map(float, np.nan_to_num(found.explained_variance_ratio_))
         return cls(found.mean_, found.components_, (first, second))
 
     def project(self, weights: Vectors) -> Vectors:
-        shadow: Vectors = (weights - self.middle) @ self.directions.T
-        return shadow
+        """Return the coordinates of weights on the plane."""
+        coordinates: Vectors = (weights - self.middle) @ self.directions.T
+        return coordinates
 
     def at(self, a: float, b: float) -> Vectors:
-        """The weights at a point of the plane."""
+        """Return the weights at a point of the plane."""
         point: Vectors = self.middle + a * self.directions[0] + b * self.directions[1]
         return point
 
 
 @dataclass(frozen=True)
 class Landscape:
-    """Losses of a grid, of every run's snapshots, and of where these are seen on the plane."""
+    """Losses of a grid on the plane, of every run's snapshots, and of their projections."""
 
     points: pl.DataFrame  # kind (grid, path or shadow), run, updates, seconds, a, b, loss
     plane: Plane
-    samples: int | None  # of the test set, if it is a part of it
+    samples: int | None  # size of the part of the test set that was used; None = all of it
 
 
 @dataclass(frozen=True)
-class Track:
+class SnapshotPath:
     """The finite snapshots of a run."""
 
     weights: Vectors
@@ -89,152 +94,195 @@ def compute_landscape(
     margin: float = 0.2,
     jobs: int | None = None,
     data: Path | None = None,
-    report: Callable[[str], None] = lambda line: None,
-    progress: Callable[[float, str], None] = lambda done, what: None,
+    report: Report = lambda line: None,
+    progress: Advance = lambda done, what: None,
 ) -> Landscape:
-    """Evaluate the plane through the snapshots of runs, or read what an earlier call evaluated."""
-    sorted_records = by_content(records)
-    runs = list(sorted_records.values())
-    experiment = same_problem(runs)
-    plane, tracks = plane_of(runs, report)
-    points = layout(plane, tracks, grid, margin)
-    kept = folder_of(runs) / f"{key(runs)}-{grid}-{samples or 'all'}-{margin}.parquet"
-    if kept.is_file():
-        points = read_points(kept, points)
-        report(f"goes on from {kept}" if points["loss"].is_null().any() else f"read from {kept}")
+    """Evaluate the plane through the snapshots of runs, or read it from the cache."""
+    ordered = sort_by_content(records)
+    runs = list(ordered.values())
+    experiment = check_same_problem(runs)
+    plane, paths = fit_plane(runs, report)
+    points = place_points(plane, paths, grid, margin)
+    cache = cache_folder(runs) / f"{hash_runs(runs)}-{grid}-{samples or 'all'}-{margin}.parquet"
+    if cache.is_file():
+        points = read_points(cache, points)
+        partial = points["loss"].is_null().any()
+        report(f"resuming from {cache}" if partial else f"read from {cache}")
     if points["loss"].is_null().any():
-        problem = part_of(experiment.problem(data, report), samples, experiment.seed)
-        points = evaluate(problem, plane, tracks, points, kept, jobs or os.cpu_count() or 1, report, progress)
-    return Landscape(with_names(points, list(sorted_records), list(records)), plane, samples)
+        problem = limit_test_set(experiment.problem(data, report), samples, experiment.seed)
+        points = evaluate(problem, plane, paths, points, cache, jobs or os.cpu_count() or 1, report, progress)
+    return Landscape(restore_names(points, list(ordered), list(records)), plane, samples)
 
 
-def find_landscape(records: Mapping[str, Record], report: Callable[[str], None]) -> Landscape | None:
-    """The latest landscape of just these runs that was kept whole; files that cannot be read are reported."""
-    sorted_records = by_content(records)
-    runs = list(sorted_records.values())
-    files = folder_of(runs).glob(f"{key(runs)}-*.parquet")
-    kept = [(file, asked) for file in files if (asked := KEPT.fullmatch(file.stem))]
-    if not kept:
+def find_landscape(records: Mapping[str, Record], report: Report) -> Landscape | None:
+    """Return the latest complete landscape of exactly these runs from the cache; report unreadable files."""
+    ordered = sort_by_content(records)
+    runs = list(ordered.values())
+    files = cache_folder(runs).glob(f"{hash_runs(runs)}-*.parquet")
+    named = [(file, match) for file in files if (match := CACHE_NAME.fullmatch(file.stem))]
+    if not named:
         return None
-    plane, tracks = plane_of(runs, report)
-    for file, asked in sorted(kept, key=lambda one: one[0].stat().st_mtime, reverse=True):
-        grid, samples, margin = asked.groups()
+    plane, paths = fit_plane(runs, report)
+    for file, match in sorted(named, key=lambda pair: pair[0].stat().st_mtime, reverse=True):
+        grid, samples, margin = match.groups()
         try:
-            points = read_points(file, layout(plane, tracks, int(grid), float(margin)))
+            points = read_points(file, place_points(plane, paths, int(grid), float(margin)))
         except RecordError as error:
             report(str(error))
             continue
         if not points["loss"].is_null().any():
-            points = with_names(points, list(sorted_records), list(records))
+            points = restore_names(points, list(ordered), list(records))
             return Landscape(points, plane, None if samples == "all" else int(samples))
     return None
 
 
-def plane_of(runs: Sequence[Record], report: Callable[[str], None]) -> tuple[Plane, list[Track]]:
-    tracks = [track_of(record, report) for record in runs]
-    return Plane.through(np.concatenate([track.weights for track in tracks])), tracks
+def find_trajectories(records: Mapping[str, Record], report: Report) -> Landscape | None:
+    """Return the cached landscape of runs or, without one, their paths with the losses of their curves.
+
+    Runs without snapshots, and those with another number of weights than the first, are left out.
+    """
+    paths: dict[str, SnapshotPath] = {}
+    for name, record in records.items():
+        if (record.path / "snapshots.safetensors").is_file():
+            try:
+                path = read_path(record, report)
+            except (RecordError, KeyError, InputError) as error:
+                report(f"no path of {record.path.name}: {error}")
+                continue
+            size = next(iter(paths.values()), path).weights.shape[1]
+            if len(path.updates) >= FEWEST_SNAPSHOTS and path.weights.shape[1] == size:
+                paths[name] = path
+    if not paths:
+        return None
+    try:
+        cached = find_landscape({name: records[name] for name in paths}, report)
+    except (OSError, ValueError, RecordError, pl.exceptions.PolarsError) as error:
+        report(f"no surface: {str(error).splitlines()[0]}")
+        cached = None
+    if cached is not None:
+        losses = cached.points.filter(kind="grid")["loss"]
+        if (losses.is_finite() & (losses > 0)).any():
+            return cached
+        report("no surface: no loss of the grid is positive and finite")
+    return interpolate_losses({name: (records[name], path) for name, path in paths.items()})
 
 
-def read_points(kept: Path, expected: pl.DataFrame) -> pl.DataFrame:
-    """The points of a file, if they are those that are expected."""
-    points = read_table(kept)
-    places = ["kind", "run", "updates"]
-    if points.schema != expected.schema or not points.select(places).equals(expected.select(places)):
-        raise RecordError(f"{kept} is not the landscape its name says; remove it and compute it again")
+def interpolate_losses(paths: Mapping[str, tuple[Record, SnapshotPath]]) -> Landscape | None:
+    """Return the paths with losses interpolated between the evaluations of their runs."""
+    plane = Plane.through(np.concatenate([path.weights for _, path in paths.values()]))
+    rows: list[tuple[Any, ...]] = []
+    for name, (record, path) in paths.items():
+        column = next((name for name in ("test_loss", "batch_loss") if name in record.curve.columns), None)
+        known = record.curve.select("updates", column).drop_nulls() if column else pl.DataFrame()
+        if len(known):
+            losses = np.interp(path.updates, known["updates"], known[column or ""])
+            places = plane.project(path.weights).T.tolist()
+            columns = zip(path.updates, path.seconds, *places, losses.tolist(), strict=True)
+            rows += [(kind, name, *column) for column in columns for kind in ("path", "shadow")]
+    schema = SCHEMA | {"run": pl.String, "loss": pl.Float64}
+    points = pl.DataFrame(rows, schema=schema, orient="row")
+    return Landscape(points, plane, None) if rows else None
+
+
+def fit_plane(runs: Sequence[Record], report: Report) -> tuple[Plane, list[SnapshotPath]]:
+    paths = [read_path(record, report) for record in runs]
+    return Plane.through(np.concatenate([path.weights for path in paths])), paths
+
+
+def read_points(cache: Path, expected: pl.DataFrame) -> pl.DataFrame:
+    """Read a cached landscape, or raise RecordError if its points are not the expected ones."""
+    points = read_table(cache)
+    columns = ["kind", "run", "updates"]
+    if points.schema != expected.schema or not points.select(columns).equals(expected.select(columns)):
+        raise RecordError(f"{cache} does not match its name. Remove it and compute the landscape again.")
     return points
 
 
-def with_names(points: pl.DataFrame, kept: Sequence[str], wanted: Sequence[str]) -> pl.DataFrame:
-    """Runs by name instead of number, in the order that is wanted; the grid comes last."""
-    names = pl.col("run").replace_strict(dict(enumerate(kept)), return_dtype=pl.String)
-    position = pl.col("run").replace_strict(
-        {name: wanted.index(name) for name in kept}, return_dtype=pl.Int64
-    )
+def restore_names(points: pl.DataFrame, ordered: Sequence[str], wanted: Sequence[str]) -> pl.DataFrame:
+    """Replace run numbers with names, in the order of `wanted`; the grid comes last."""
+    names = pl.col("run").replace_strict(dict(enumerate(ordered)), return_dtype=pl.String)
+    places = {name: wanted.index(name) for name in ordered}
+    position = pl.col("run").replace_strict(places, return_dtype=pl.Int64)
     return points.with_columns(run=names).sort(position, nulls_last=True, maintain_order=True)
 
 
-def same_problem(runs: Sequence[Record]) -> Experiment:
-    """The first run's experiment, if all have its data and model."""
-    first, *others = [record.settings for record in runs]
-    for record, other in zip(runs[1:], others, strict=True):
+def check_same_problem(runs: Sequence[Record]) -> Experiment:
+    """Return the first run's experiment, or raise if another run has other data or another model."""
+    first = runs[0].settings
+    for record in runs[1:]:
         for setting in ("dataset", "model"):
-            if other[setting] != first[setting]:
+            if record.settings[setting] != first[setting]:
                 raise InputError(
-                    f"{record.path} has {setting}={other[setting]}, but {runs[0].path} has {first[setting]}; "
-                    f"a landscape is of one: leave one out"
+                    f"{record.path} has {setting}={record.settings[setting]}, but {runs[0].path} has "
+                    f"{first[setting]}. A landscape shows one problem: leave one of them out."
                 )
     return Experiment.recorded(runs[0], but=TRAINING)
 
 
-def track_of(record: Record, report: Callable[[str], None]) -> Track:
-    kept = record.snapshots()
-    weights = kept["weights"].double().numpy()
-    good = np.isfinite(weights).all(axis=1)
-    if not good.all():
-        report(f"{record.path}: {np.sum(~good)} snapshots that are not finite are left out")
-    if len(weights[good]) < 2 or weights.shape[1] < 2:
-        raise InputError(f"{record.path}: a plane needs two finite snapshots of two weights; leave it out")
-    chosen = np.flatnonzero(good).tolist()
-    updates, seconds = kept["updates"].tolist(), kept["seconds"].tolist()
-    return Track(
-        weights[good], kept["buffers"][chosen], [updates[i] for i in chosen], [seconds[i] for i in chosen]
-    )
+def read_path(record: Record, report: Report) -> SnapshotPath:
+    """Return the finite snapshots of a run."""
+    snapshots = record.snapshots()
+    weights = snapshots["weights"].double().numpy()
+    finite = np.isfinite(weights).all(axis=1)
+    if not finite.all():
+        report(f"{record.path}: left out {np.sum(~finite)} snapshots that are not finite")
+    if finite.sum() < 2 or weights.shape[1] < 2:
+        raise InputError(f"{record.path} needs at least two finite snapshots of two weights. Leave it out.")
+    chosen = np.flatnonzero(finite).tolist()
+    updates, seconds = snapshots["updates"].tolist(), snapshots["seconds"].tolist()
+    times = [updates[i] for i in chosen], [seconds[i] for i in chosen]
+    return SnapshotPath(weights[finite], snapshots["buffers"][chosen], *times)
 
 
-def by_content(records: Mapping[str, Record]) -> dict[str, Record]:
-    """Runs in an order of their own: in whatever order they are given, they have one landscape."""
-    return dict(sorted(records.items(), key=lambda named: digest(named[1])))
+def sort_by_content(records: Mapping[str, Record]) -> dict[str, Record]:
+    """Sort runs by their content, so that their landscape does not depend on the order of the arguments."""
+    return dict(sorted(records.items(), key=lambda pair: hash_run(pair[1])))
 
 
-def digest(run: Record) -> str:
-    """What tells a path from another: the snapshots themselves, and the settings."""
+def hash_run(run: Record) -> str:
+    """Return a hash of the snapshots and the settings."""
     snapshots = run.path / "snapshots.safetensors"
     if not snapshots.is_file():
-        raise InputError(f"{run.path} kept no snapshots; run it again with --snapshots 20")
+        raise InputError(f"{run.path} has no snapshots. Run it again with --snapshots 20.")
     return hashlib.sha256(snapshots.read_bytes() + run.text.encode()).hexdigest()
 
 
-def key(runs: Sequence[Record]) -> str:
-    """The beginning of the names of these runs' landscapes; where they are evaluated follows it."""
-    return hashlib.sha256("".join(map(digest, runs)).encode()).hexdigest()[:16]
+def hash_runs(runs: Sequence[Record]) -> str:
+    """Return the beginning of the names of these runs' cached landscapes."""
+    return hashlib.sha256("".join(map(hash_run, runs)).encode()).hexdigest()[:16]
 
 
-def folder_of(runs: Sequence[Record]) -> Path:
+def cache_folder(runs: Sequence[Record]) -> Path:
     return runs[0].path.parent / "landscapes"
 
 
-def layout(plane: Plane, tracks: Sequence[Track], grid: int, margin: float) -> pl.DataFrame:
-    """All points to evaluate, without their losses."""
+def place_points(plane: Plane, paths: Sequence[SnapshotPath], grid: int, margin: float) -> pl.DataFrame:
+    """Return all points to evaluate, without their losses."""
     rows: list[tuple[Any, ...]] = []
-    shadows = [plane.project(track.weights) for track in tracks]
+    projections = [plane.project(path.weights) for path in paths]
     for kind in ("path", "shadow"):
-        for run, (track, shadow) in enumerate(zip(tracks, shadows, strict=True)):
-            places = zip(track.updates, track.seconds, *shadow.T.tolist(), strict=True)
+        for run, (path, projection) in enumerate(zip(paths, projections, strict=True)):
+            places = zip(path.updates, path.seconds, *projection.T.tolist(), strict=True)
             rows += [(kind, run, *place) for place in places]
-    across, up = axes_of(np.concatenate(shadows), grid, margin)
+    across, up = place_grid(np.concatenate(projections), grid, margin)
     rows += [("grid", None, None, None, a, b) for b in up.tolist() for a in across.tolist()]
-    names = {"kind": pl.String, "run": pl.Int64, "updates": pl.Int64, "seconds": pl.Float64}
-    table = pl.DataFrame(rows, schema=names | {"a": pl.Float64, "b": pl.Float64}, orient="row")
-    return table.with_columns(loss=pl.lit(None, dtype=pl.Float64))
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row").with_columns(loss=pl.lit(None, dtype=pl.Float64))
 
 
-def axes_of(shadows: Vectors, grid: int, margin: float) -> list[Vectors]:
-    """The grid's two axes: as far as the paths go and a margin; never without width."""
-    low, high = shadows.min(axis=0), shadows.max(axis=0)
+def place_grid(projections: Vectors, grid: int, margin: float) -> list[Vectors]:
+    """Return the two axes of the grid: the extent of the paths and a margin."""
+    low, high = projections.min(axis=0), projections.max(axis=0)
     widths = np.maximum(high - low, 0.1 * (high - low).max() or 1.0)
-    middle = (low + high) / 2
-    reach = widths * (0.5 + margin)
+    middle, reach = (low + high) / 2, widths * (0.5 + margin)
     return [np.linspace(m - r, m + r, grid) for m, r in zip(middle, reach, strict=True)]
 
 
-def part_of(problem: Problem, samples: int | None, seed: int) -> Problem:
-    """The problem with only so many test samples, drawn once."""
-    if (
-        samples is not None
-        and isinstance(problem, SupervisedProblem)
-        and samples < len(problem.splits["test"])
-    ):
-        whole = problem.splits["test"]
+def limit_test_set(problem: Problem, samples: int | None, seed: int) -> Problem:
+    """Reduce the test set to a random part."""
+    if samples is None or not isinstance(problem, SupervisedProblem):
+        return problem
+    whole = problem.splits["test"]
+    if samples < len(whole):
         drawn = addressed_rng(seed, "landscape").permutation(len(whole))[:samples]
         problem.splits["test"] = ExampleSubset(whole, np.sort(drawn))
     return problem
@@ -243,39 +291,34 @@ def part_of(problem: Problem, samples: int | None, seed: int) -> Problem:
 def evaluate(
     problem: Problem,
     plane: Plane,
-    tracks: Sequence[Track],
+    paths: Sequence[SnapshotPath],
     points: pl.DataFrame,
-    kept: Path,
+    cache: Path,
     jobs: int,
-    report: Callable[[str], None],
-    progress: Callable[[float, str], None],
+    report: Report,
+    progress: Advance,
 ) -> pl.DataFrame:
-    """Fill in the losses that are missing; what is known is kept on disk as it grows."""
+    """Compute the missing losses and write them to the cache, now and then and at the end."""
     losses = points["loss"].to_list()
     missing = [place for place, loss in enumerate(losses) if loss is None]
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    models = list(models_of(plane, tracks, points, missing[:1]))
+    cache.parent.mkdir(parents=True, exist_ok=True)
     with use_one_thread():
-        report(announcement(problem, models[0], len(missing), jobs))
+        report(estimate_cost(problem, next(build_models(plane, paths, points, missing)), len(missing), jobs))
         with closing(on_cores(problem, jobs)) as compute:
-            saved = time.monotonic()
-            for done, chunks in enumerate(
-                compute.evaluate_each(models_of(plane, tracks, points, missing), "test")
-            ):
+            saved, models = time.monotonic(), build_models(plane, paths, points, missing)
+            for done, chunks in enumerate(compute.evaluate_each(models, "test")):
                 losses[missing[done]] = sum(c.loss for c in chunks) / sum(c.samples for c in chunks)
                 progress(done / len(missing), f"{done:,} of {len(missing):,} points")
                 if time.monotonic() - saved > SAVE_SECONDS:
                     saved = time.monotonic()
-                    write_parquet_atomically(
-                        kept, points.with_columns(loss=pl.Series(losses, dtype=pl.Float64))
-                    )
+                    write_parquet_atomically(cache, points.with_columns(loss=pl.Series(losses)))
     points = points.with_columns(loss=pl.Series(losses, dtype=pl.Float64))
-    write_parquet_atomically(kept, points)
+    write_parquet_atomically(cache, points)
     return points
 
 
-def announcement(problem: Problem, model: Model, points: int, jobs: int) -> str:
-    """What it will cost, from one evaluation (the second: the first warms up)."""
+def estimate_cost(problem: Problem, model: WeightsAndBuffers, points: int, jobs: int) -> str:
+    """Say how long the evaluation will take, from one point (the second: the first warms up)."""
     for _ in range(2):
         started = time.monotonic()
         for chunk in range(problem.count_chunks("test")):
@@ -286,16 +329,15 @@ def announcement(problem: Problem, model: Model, points: int, jobs: int) -> str:
     return f"{points:,} points × {1000 * each:.1f} ms ÷ {jobs} processes: about {minutes}"
 
 
-def models_of(
-    plane: Plane, tracks: Sequence[Track], points: pl.DataFrame, places: Sequence[int]
-) -> Iterator[Model]:
-    """The weights at these points, made when needed; on the plane with the mean of the last buffers."""
-    last = torch.stack([track.buffers[-1] for track in tracks]).mean(dim=0)
-    dtype = last.dtype
-    own = [(run, step) for run, track in enumerate(tracks) for step in range(len(track.updates))]
+def build_models(
+    plane: Plane, paths: Sequence[SnapshotPath], points: pl.DataFrame, places: Sequence[int]
+) -> Iterator[WeightsAndBuffers]:
+    """Yield the models at these points; those on the plane have the mean of the runs' last buffers."""
+    last = torch.stack([path.buffers[-1] for path in paths]).mean(dim=0)
+    snapshots = [(path, step) for path in paths for step in range(len(path.updates))]
     for place in places:
-        if place < len(own):  # the paths come first
-            track, step = tracks[own[place][0]], own[place][1]
-            yield torch.from_numpy(track.weights[step]).to(dtype), track.buffers[step]
+        if place < len(snapshots):  # the paths come first
+            path, step = snapshots[place]
+            yield torch.from_numpy(path.weights[step]).to(last.dtype), path.buffers[step]
         else:
-            yield torch.from_numpy(plane.at(points["a"][place], points["b"][place])).to(dtype), last
+            yield torch.from_numpy(plane.at(points["a"][place], points["b"][place])).to(last.dtype), last

@@ -169,7 +169,7 @@ def build_arrival_panel(
 
 def add_progress(run: RunData) -> pl.DataFrame:
     """Return the arrivals with the progress of the run in every unit of AGAINST."""
-    arrivals = run.arrivals.filter(pl.col("decision") != "cancelled")
+    arrivals = run.jobs.filter(pl.col("decision") != "cancelled")
     gradients = pl.int_range(1, pl.len() + 1)
     return arrivals.with_columns(
         seconds="time",

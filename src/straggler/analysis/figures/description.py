@@ -190,9 +190,7 @@ class Text:
     relative: bool = False
 
 
-Mark: TypeAlias = (
-    Line | Scatter | Bars | Spans | Heatmap | Surface | Trajectory | HLine | VLine | Text
-)
+Mark: TypeAlias = Line | Scatter | Bars | Spans | Heatmap | Surface | Trajectory | HLine | VLine | Text
 
 
 @dataclass(frozen=True)

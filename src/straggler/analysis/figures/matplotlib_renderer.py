@@ -83,10 +83,10 @@ def save_figure(figure: Figure, path: Path, dpi: int = 150) -> Path:
 def draw_panel(axes: Axes, panel: d.Panel) -> None:
     """Draw the marks and the axes of a panel."""
     bars = [mark for mark in panel.marks if isinstance(mark, d.Bars)]
+    for position, group in enumerate(bars):
+        draw_bars(axes, group, position, len(bars))
     for mark in panel.marks:
-        if isinstance(mark, d.Bars):
-            draw_bars(axes, mark, bars.index(mark), len(bars))
-        else:
+        if not isinstance(mark, d.Bars):
             draw_mark(mark, axes)
     format_axis(axes, "x", panel.x)
     format_axis(axes, "y", panel.y)

@@ -45,9 +45,7 @@ def build_pareto_figure(groups: Groups) -> FigureSpec:
     by_setting = runs.group_by("setting", maintain_order=True)
     means = by_setting.agg(pl.col("seconds", "accuracy").filter(pl.col("converged")).mean())
     front = find_pareto_front(means.drop_nulls())
-    marks: list[Mark] = [
-        Line(front["seconds"], front["accuracy"], colour="#808080", width=1.0, step="after")
-    ]
+    marks: list[Mark] = [Line(front["seconds"], front["accuracy"], colour="#808080", width=1.0, step="after")]
     for colour, ((setting,), group) in enumerate(by_setting):
         learnt, failed = group.filter("converged"), count_failures(group)
         time, accuracy = (mean_interval(learnt[key].to_numpy()) for key in ("seconds", "accuracy"))

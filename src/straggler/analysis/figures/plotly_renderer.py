@@ -10,6 +10,7 @@ import numpy as np
 
 from straggler.analysis.figures import description as d
 from straggler.analysis.figures.description import round_for_json
+from straggler.running.atomic_files import replace_atomically
 
 COLOUR_SCALE = "Cividis"  # made for colour-blind readers
 GAP = 0.14  # between two panels, as a share of the figure
@@ -35,9 +36,8 @@ def write_page(spec: d.FigureSpec, path: Path) -> Path:
     page = go.Figure({"data": drawn["data"], "layout": drawn["layout"] | {"title": {"text": spec.title}}})
     page.update_layout(legend={"orientation": "h", "y": -0.15})
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    page.write_html(temporary, config={"displaylogo": False, "showSendToCloud": False})
-    temporary.replace(path)
+    with replace_atomically(path) as temporary:
+        page.write_html(temporary, config={"displaylogo": False, "showSendToCloud": False})
     return path
 
 

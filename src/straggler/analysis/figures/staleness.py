@@ -21,7 +21,7 @@ NOTE = "The number of updates between reading the model and using the gradient; 
 
 def select_arrivals(run: RunData, column: str) -> pl.Series:
     """Return the finite values of a column, without cancelled jobs."""
-    values = run.arrivals.filter(pl.col("decision") != "cancelled")[column]
+    values = run.jobs.filter(pl.col("decision") != "cancelled")[column]
     return values.filter(values.is_finite())
 
 
@@ -74,7 +74,7 @@ def build_gap_distribution(groups: Groups) -> FigureSpec:
 
 def build_worker_figure(run: RunData) -> FigureSpec:
     """Number of gradients of each worker, and how stale they were."""
-    arrived = run.arrivals.filter(pl.col("decision") != "cancelled").group_by("worker")
+    arrived = run.jobs.filter(pl.col("decision") != "cancelled").group_by("worker")
     table = arrived.agg(gradients=pl.len(), staleness=pl.col("staleness").mean()).sort("worker")
     hover = [f"mean staleness {format_number(mean)}" for mean in table["staleness"]]
     ticks = table["worker"].to_list() if len(table) <= 30 else ()

@@ -115,7 +115,7 @@ def build_timeline_figure(
     run: RunData, events: Sequence[Mapping[str, Any]] = (), live: bool = False
 ) -> FigureSpec:
     """The workers at the beginning, in the middle and at the end of a run; of a live run, the latest jobs."""
-    jobs, clock = split_jobs(run.arrivals), format_time([run])
+    jobs, clock = split_jobs(run.jobs), format_time([run])
     workers = int(jobs["worker"].max() or 0) + 1  # type: ignore[arg-type]
     most, total = MOST_LIVE_BARS if live else MOST_BARS, len(jobs)
     starts = {"beginning": 0, "middle": (total - most) // 2, "end": total - most}
@@ -135,7 +135,7 @@ def build_timeline_figure(
 
 def build_timelines(runs: Mapping[str, RunData]) -> FigureSpec:
     """The beginning of each run, a row of panels per run on a common time axis."""
-    every = {name: split_jobs(run.arrivals) for name, run in runs.items()}
+    every = {name: split_jobs(run.jobs) for name, run in runs.items()}
     end = min((choose_window(jobs) for jobs in every.values() if len(jobs)), default=1.0)
     panels, clock = [], format_time(runs.values())
     counts = [int(run.settings["workers"]) for run in runs.values()]
@@ -161,8 +161,8 @@ def build_worker_curves(runs: Mapping[str, RunData]) -> FigureSpec:
     """Loss and batches of each worker, and the norm of the weights, over time; a row per run."""
     panels, clock = [], Axis(format_time(runs.values()))
     for name, run in runs.items():
-        arrived = run.arrivals.filter(pl.col("decision") != "cancelled")
-        workers, last = int(run.settings["workers"]), run.arrivals["time"].max()
+        arrived = run.jobs.filter(pl.col("decision") != "cancelled")
+        workers, last = int(run.settings["workers"]), run.jobs["time"].max()
         losses, batches = [], []
         for colour, worker in enumerate(range(0, workers, -(-workers // MOST_WORKER_LINES))):
             mine = arrived.filter(worker=worker)

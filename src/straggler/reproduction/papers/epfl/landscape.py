@@ -5,7 +5,8 @@ from pathlib import Path
 
 import polars as pl
 
-from straggler.analysis.landscapes import landscape_figure
+from straggler.analysis.figures.landscape import build_landscape_figure
+from straggler.analysis.figures.matplotlib_renderer import write_figure
 from straggler.config.registry import InputError
 from straggler.record import Record, find_finished_record, read_table
 from straggler.reproduction.papers.epfl.numbers import MOMENTA
@@ -101,5 +102,6 @@ def landscape_figures(results: Path) -> list[Path]:
         close = "-close" if VIEWS.get(str(view)) else ""
         path = results / f"landscape-{str(protocol).replace(' ', '-')}{close}.png"
         explained = points["first"][0], points["second"][0]
-        found.append(landscape_figure(points, explained, points["samples"][0], path))
+        spec = build_landscape_figure(points, explained, points["samples"][0])
+        found.append(write_figure(spec, path))
     return found

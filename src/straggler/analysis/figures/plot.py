@@ -1,0 +1,205 @@
+"""`plot`: draw runs by the name of a kind of figure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TypeAlias
+
+from matplotlib.figure import Figure
+
+from straggler.analysis.figures.curves import AGAINST, Groups, build_curve_figure, build_gap_figure
+from straggler.analysis.figures.description import FigureSpec
+from straggler.analysis.figures.matplotlib_renderer import FORMATS, draw_figure, save_figure
+from straggler.analysis.figures.outcomes import build_error_figure, build_heatmap, build_pareto_figure
+from straggler.analysis.figures.staleness import build_staleness_figure
+from straggler.analysis.figures.timeline import build_timelines, build_worker_curves
+from straggler.analysis.labels import RunData, find_differences, group_seeds, name_runs
+from straggler.config.registry import InputError, suggest_name
+from straggler.record import Record, read_table
+
+Source: TypeAlias = Record | str | Path | Sequence["Source"] | Mapping[str, "Source"]
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A figure of runs that `plot` draws."""
+
+    summary: str
+    build: Callable[[Groups, Sequence[str]], FigureSpec | None]  # groups of seeds, and the x axis
+    axes: tuple[str, ...] = ()  # settings along its axes, in which the runs of a group may differ
+    most_groups: int = 12
+    needs_result: bool = False  # shows results, which only a finished run has
+
+
+def ignore_progress(build: Callable[[Groups], FigureSpec]) -> Callable[[Groups, Sequence[str]], FigureSpec]:
+    """Adapt a builder whose x axis cannot be chosen."""
+    return lambda groups, against: build(groups)
+
+
+def show_each_run(
+    build: Callable[[Mapping[str, RunData]], FigureSpec],
+) -> Callable[[Groups, Sequence[str]], FigureSpec]:
+    """Adapt a builder that takes runs by name."""
+
+    def adapted(groups: Groups, against: Sequence[str]) -> FigureSpec:
+        alone = {label: runs[0] for label, runs in groups.items() if len(runs) == 1}
+        return build(alone if len(alone) == len(groups) else name_runs(list(chain(*groups.values()))))
+
+    return adapted
+
+
+KINDS: dict[str, FigureKind] = {
+    "accuracy": FigureKind(
+        "test and training accuracy over time or work", partial(build_curve_figure, "accuracy")
+    ),
+    "loss": FigureKind("test and training loss over time or work", partial(build_curve_figure, "loss")),
+    "gap": FigureKind(
+        "how far the model moved while a gradient was computed, and staleness, over time or work",
+        build_gap_figure,
+    ),
+    "staleness": FigureKind(
+        "histogram of the staleness of the gradients", ignore_progress(build_staleness_figure)
+    ),
+    "timeline": FigureKind(
+        "when each worker computes, waits or is cancelled", show_each_run(build_timelines)
+    ),
+    "workers": FigureKind(
+        "loss and batches of each worker, and the norm of the weights, over time",
+        show_each_run(build_worker_curves),
+    ),
+    "pareto": FigureKind(
+        "final accuracy against training time, with the Pareto front",
+        ignore_progress(build_pareto_figure),
+        most_groups=32,
+        needs_result=True,
+    ),
+    "heatmap": FigureKind(
+        "final accuracy by learning rate and momentum",
+        ignore_progress(build_heatmap),
+        axes=("lr", "momentum"),
+        most_groups=1,
+        needs_result=True,
+    ),
+    "error": FigureKind(
+        "test error against the number of workers",
+        ignore_progress(build_error_figure),
+        axes=("workers",),
+        most_groups=32,
+        needs_result=True,
+    ),
+}
+
+
+def plot(
+    records: Source,
+    kind: str = "accuracy",
+    *,
+    against: str = "seconds",
+    labels: Sequence[str] | None = None,
+    size: tuple[float, float] | None = None,
+    title: str | None = None,
+    out: str | Path | None = None,
+    runs: str | Path = "runs",
+    report: Callable[[str], None] = lambda line: None,
+) -> Figure:
+    """Draw runs in one figure and return it; write it to `out` (png, pdf or svg) if given.
+
+    `records` is a Record, the folder of a run or of a sweep's results, a list of these, or a dictionary whose
+    keys become the labels. Runs that differ only in their seed are one line, with a 95 % confidence band from
+    three seeds on. `labels` has an entry per run or per line; `size` is in inches.
+    """
+    spec = build_figure(records, kind, against, labels, Path(runs), report)
+    if out is not None and Path(out).suffix not in FORMATS:
+        raise InputError(f"Cannot write {out}: the name must end with {', '.join(FORMATS)}")
+    figure = draw_figure(spec, size=size, title=title)
+    if out is not None:
+        save_figure(figure, Path(out))
+    return figure
+
+
+def build_figure(
+    source: Source,
+    kind: str,
+    against: str,
+    labels: Sequence[str] | None,
+    folder: Path,
+    report: Callable[[str], None],
+) -> FigureSpec:
+    """Check the request and describe the figure."""
+    if kind not in KINDS:
+        raise InputError(f"Unknown kind of figure {kind!r}. {suggest_name(kind, KINDS)}")
+    if against not in AGAINST:
+        raise InputError(f"Unknown axis {against!r}. {suggest_name(against, AGAINST)}")
+    chosen = KINDS[kind]
+    groups = group_records(source, labels, chosen.axes, folder)
+    records = list(chain(*groups.values()))
+    check_groups(kind, groups)
+    if empty := [record for record in records if record.arrivals.is_empty()]:
+        raise InputError(f"{empty[0].path} has no arrivals yet. Wait for it, or run it with a larger budget.")
+    if chosen.needs_result:
+        for record in records:
+            if not record.ended:
+                report(f"left out: {record.path} has not ended")
+        groups = {label: [record for record in group if record.ended] for label, group in groups.items()}
+        if all(record.summary.get("test_accuracy") is None for group in groups.values() for record in group):
+            raise InputError(f"{kind} shows test accuracies, but no finished run has one. Plot the loss.")
+    spec = chosen.build(groups, [against])
+    if spec is None:
+        raise InputError(f"No run has a test {kind} yet. Wait for one, or plot the loss.")
+    return spec
+
+
+def find_records(source: Source, folder: Path = Path("runs")) -> list[Record]:
+    """Return the records of a source; a folder with a sweep's results stands for its runs in `folder`."""
+    if isinstance(source, Record):
+        return [source]
+    if isinstance(source, Mapping):
+        return find_records(list(source.values()), folder)
+    if not isinstance(source, str | Path):
+        return [record for one in source for record in find_records(one, folder)]
+    summaries = Path(source) / "summaries.parquet"
+    if not summaries.is_file():
+        return [Record(source)]
+    folders = [folder / name for name in read_table(summaries)["id"]]
+    found = [path for path in folders if (path / "experiment.toml").is_file()]
+    if not found:
+        raise InputError(f"None of the runs of {source} is in {folder}. Pass the folder that has them.")
+    return [Record(path) for path in found]
+
+
+def group_records(
+    source: Source, labels: Sequence[str] | None, axes: Sequence[str], folder: Path
+) -> dict[str, list[Record]]:
+    """Group the records by their labels, or by the settings in which they differ."""
+    if isinstance(source, Mapping):
+        return {label: find_records(one, folder) for label, one in source.items()}
+    records = find_records(source, folder)
+    groups = group_seeds(records, axes)
+    if labels is None:
+        return groups
+    if len(labels) == len(records):
+        named: dict[str, list[Record]] = {}
+        for label, record in zip(labels, records, strict=True):
+            named.setdefault(label, []).append(record)
+        return named
+    if len(labels) != len(groups):
+        rule = f"{len(records)} (one per run) or {len(groups)} (one per line)"
+        raise InputError(f"{len(labels)} labels do not fit: pass {rule}. The lines are {', '.join(groups)}.")
+    return dict(zip(labels, groups.values(), strict=True))
+
+
+def check_groups(kind: str, groups: Mapping[str, Sequence[Record]]) -> None:
+    """Raise if the figure cannot show so many settings."""
+    axes, most = KINDS[kind].axes, KINDS[kind].most_groups
+    if len(groups) <= most:
+        return
+    if most == 1:
+        settings = [record.settings for record in chain(*groups.values())]
+        others = ", ".join(find_differences(settings, axes)) or "their method"
+        raise InputError(
+            f"A {kind} shows {' and '.join(axes)}, but these runs also differ in {others}. "
+            "Choose runs that do not, or use another kind, such as error."
+        )
+    raise InputError(f"{kind} shows at most {most} settings, got {len(groups)}. Choose fewer runs.")

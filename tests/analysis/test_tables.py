@@ -1,0 +1,31 @@
+"""Tables for the terminal and for documents."""
+
+from io import StringIO
+
+import polars as pl
+from rich.console import Console
+
+from straggler.analysis.tables import build_table, error_rows
+
+
+def test_error_cells_have_spread_failed_runs_and_learning_rate() -> None:
+    runs = pl.DataFrame(
+        {
+            "method": ["ga"] * 5,
+            "workers": [4, 4, 4, 8, 8],
+            "lr": [0.1] * 5,
+            "error": [10.0, 12.0, 90.0, 90.0, 90.0],
+            "converged": [True, True, False, False, False],
+        }
+    )
+    assert error_rows(runs) == (["method", "N = 4", "N = 8"], [["ga", "11.00 ± 1.41 (1 of 3 NC)", "NC"]])
+    tuned = runs.with_columns(lr=pl.when(pl.col("workers") == 4).then(0.1).otherwise(0.02))
+    assert error_rows(tuned)[1] == [["ga", "11.00 ± 1.41 (1 of 3 NC) at 0.1", "NC at 0.02"]]
+
+
+def test_column_heads_break_only_between_words() -> None:
+    heads = ["", "test accuracy", "time to 80 %", "updates", "gradients", "staleness", "time"]
+    row = ["asynchronous", "86.42 %", "391 s", "10,799", "10,799", "6.99", "1,500 s"]
+    printed = StringIO()
+    Console(width=80, file=printed).print(build_table("two runs", heads, [row]))
+    assert {"accuracy", "updates", "gradients", "staleness"} <= set(printed.getvalue().split())
