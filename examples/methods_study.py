@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, object]]:
         futures = []
         for method, workers, seed in cells:
             made = experiment(arguments.model, method, workers, seed, arguments.lr, arguments.epochs)
-            futures.append(pool.submit(cell, made.resolved(), method, arguments.out))
+            futures.append(pool.submit(cell, made.to_dict(), method, arguments.out))
         return [future.result() for future in track(as_completed(futures), "runs", total=len(cells))]
 
 

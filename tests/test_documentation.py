@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 import typer
+from story import run_story
 from test_reductions import STATE
 
-from conftest import run_story
 from straggler.algorithms.methods import METHODS
-from straggler.cli import offered
+from straggler.cli import build_app
 from straggler.cli.train import read_pairs
 from straggler.config.listing import CATALOGUES
 from straggler.experiment import Experiment
@@ -126,7 +126,7 @@ def custom_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytes
 def check(line: str) -> Experiment | None:
     """Parse a command as typer does and build the experiment of a `run`; raise if it is invalid."""
     words = [word for word in shlex.split(line)[1:] if word != "…"]
-    group: Any = typer.main.get_command(offered())
+    group: Any = typer.main.get_command(build_app(load_all=True))
     if not words or words[0].startswith("-"):
         return None if set(words) <= {"--help"} else group.make_context("straggler", words)
     name, arguments = words[0], words[1:]

@@ -1,21 +1,21 @@
-"""`straggler`, and `python -m straggler`; imports take seconds, and Ctrl-C is quiet during them too."""
+"""Entry point of the command `straggler` and of `python -m straggler`."""
 
 import io
 import sys
 
 
 def main() -> None:
-    """The command; what it needs is imported here, so that processes it starts do without."""
+    """Run the command line; Ctrl-C during the imports ends it quietly too."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # where there is no × or ±, a question mark will do
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without × or ± shows a question mark
             stream.reconfigure(errors="replace")
     try:
         from straggler.running.allocator import tune_allocator
 
         tune_allocator()  # before torch is imported
-        from straggler.cli import main as command
+        from straggler.cli import main as run_command_line
 
-        command()
+        run_command_line()
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -1,140 +1,174 @@
-"""Experiment: everything that determines a run; its hash is the run's id."""
+"""Experiment: the specification of a run. Its hash is the run's id."""
 
 import hashlib
 import json
 import math
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import tomlkit
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
-from straggler.algorithms.corrections import correction_of
 from straggler.algorithms.methods import METHODS
-from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
 from straggler.algorithms.schedules import LearningRate
 from straggler.config.custom import (
-    CUSTOM_LOSS_REMARK,
     CustomModel,
     component_identity,
-    custom_keys,
+    list_custom_objects,
 )
-from straggler.config.fingerprints import fingerprint
-from straggler.config.registry import CatalogueEntry, InputError, explain_validation_error, suggest_name
+from straggler.config.fields import ExperimentFields
+from straggler.config.imports import refuse_import_strings
+from straggler.config.registry import InputError, explain_validation_error, suggest_name
 from straggler.config.settings import (
     BUDGETS,
-    SHARED_SETTINGS,
-    Text,
-    check_formula,
-    check_memory,
-    check_real_time,
-    choice,
-    dataset_of,
-    fewest_and_most,
-    laws_of,
-    model_of,
-    overridden,
-    with_shared_settings,
+    OPTIMIZER_SHORTCUTS,
+    apply_shortcuts,
+    check_engine_delays,
+    check_quadratic,
+    find_method,
+    override_settings,
+    parse_method,
+    parse_workers,
 )
 from straggler.core import Correction, Optimizer, Policy, Problem, Server
 from straggler.core.loop import Budget
+from straggler.engines import identify_engine
 from straggler.problems.construction import build_problem
-from straggler.problems.partitions import PARTITIONS, Partition
+from straggler.problems.custom_data import CustomData
+from straggler.problems.partitions import Partition
 from straggler.problems.quadratic import QuadraticData
-from straggler.problems.supervised import LossFunction
 from straggler.record import Record
-from straggler.running.observer import RunProgress
-from straggler.timing import DELAYS, Durations, Law
+from straggler.timing import Durations, Law
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from straggler.running.observer import RunProgress
+
+    LossFunction = Callable[[Tensor, Tensor], Tensor]
+
+# The keys that ids of version 0.1 are made of. A later key enters the id only if it differs from its default.
+ORIGINAL_KEYS = (
+    *("dataset", "model", "policy", "correction", "optimizer", "lr", "momentum", "nesterov", "weight_decay"),
+    *("schedule", "warmup", "workers", "min_workers", "batch_size", "partition", "validation", "compute"),
+    *("delay", "epochs", "updates", "gradients", "seconds", "stop", "engine", "seed", "eval_every"),
+    *("train_metrics", "snapshots"),
+)
 
 
-class Experiment(BaseModel):
-    """What is trained, how, by whom, how fast they are, and for how long."""
+class Experiment(ExperimentFields):
+    """The specification of a run: data, model, method, workers, budget.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False)
+    Every argument is optional. Components are written as text, `name(key=value)`, or passed as Python
+    objects; custom classes may also be named by import strings such as `./file.py:Name(key=value)`.
+    """
 
-    dataset: Annotated[Any, BeforeValidator(dataset_of), *Text] = Field(
-        "fashion-mnist", validate_default=True
-    )
-    model: Annotated[Any, BeforeValidator(model_of), *Text] = Field("lenet5", validate_default=True)
-    loss: LossFunction | None = Field(None, exclude=True)  # Python only; cross entropy
+    if TYPE_CHECKING:  # what may be passed; the fields say what is stored
 
-    method: str = Field("asgd", exclude=True)  # a name for the three that follow
-    policy: Annotated[Policy, *choice(POLICIES)]
-    correction: Annotated[Correction, BeforeValidator(correction_of), *Text]
-    optimizer: Annotated[Optimizer, *choice(OPTIMIZERS)]
-    lr: float = Field(0.01, gt=0, lt=1e30)
-    momentum: float | None = None  # None: the optimizer's own default
-    nesterov: bool | None = None
-    weight_decay: float | None = None
-    schedule: str = "constant"  # any torch.optim.lr_scheduler, per epoch
-    warmup: float = Field(0.0, ge=0)  # epochs of linear warm-up from lr/workers
+        def __init__(
+            self,
+            *,
+            dataset: str | CustomData | Sequence[Any] | Any = ...,
+            model: str | nn.Module | Callable[[], nn.Module] = ...,
+            loss: str | LossFunction | None = ...,
+            validation: float = ...,
+            method: str | None = ...,
+            policy: str | Policy | type[Policy] | None = ...,
+            correction: str | Correction | type[Correction] | Sequence[str | Correction] | None = ...,
+            optimizer: str | Optimizer | Any = ...,
+            lr: float = ...,
+            momentum: float | None = ...,
+            nesterov: bool | None = ...,
+            weight_decay: float | None = ...,
+            schedule: str | Any = ...,
+            warmup: float = ...,
+            seed: int = ...,
+            engine: str | Any = ...,
+            workers: int | str | tuple[int, int] = ...,
+            min_workers: int | None = ...,
+            batch_size: int = ...,
+            partition: str | Partition | type[Partition] = ...,
+            compute: str | Law = ...,
+            delay: str | Law | Sequence[str | Law] = ...,
+            epochs: float | None = ...,
+            updates: int | None = ...,
+            gradients: int | None = ...,
+            seconds: float | None = ...,
+            stop: Literal["all", "each"] = ...,
+            eval_every: float = ...,
+            train_metrics: Literal["never", "end", "always"] | None = ...,
+            snapshots: int = ...,
+        ) -> None: ...
 
-    workers: int = Field(4, ge=1)  # (min, max) or "min-max": in real time they may come and go
-    min_workers: int | None = Field(None, ge=1)  # fewer are waited for; None: all
-    batch_size: int = Field(32, ge=1)  # per worker
-    partition: Annotated[Partition, *choice(PARTITIONS)] = Field("iid", validate_default=True)
-    validation: float = Field(0.0, ge=0, lt=1)  # part of the training set kept apart
-    compute: Annotated[Law, *choice(DELAYS)] = Field("constant(seconds=1)", validate_default=True)
-    delay: Annotated[list[Annotated[Law, *choice(DELAYS)]], BeforeValidator(laws_of)] = []
+    else:
 
-    epochs: float | None = Field(None, gt=0)
-    updates: int | None = Field(None, gt=0)
-    gradients: int | None = Field(None, gt=0)
-    seconds: float | None = Field(None, gt=0)
-    stop: Literal["all", "each"] = "all"  # each: every worker stops after its own share
+        def __init__(self, **settings: Any) -> None:
+            try:
+                super().__init__(**settings)
+            except ValidationError as error:
+                raise InputError(explain_validation_error(error, type(self).model_fields)) from error
 
-    engine: Literal["simulator", "processes", "ray"] = "simulator"  # virtual time, or real workers
-    seed: int = Field(0, ge=0)
-    eval_every: float = Field(1.0, ge=0)  # epochs; 0: only at the end
-    train_metrics: bool = False  # also the training set at every evaluation, not only at the end
-    snapshots: int = Field(0, ge=0)  # weights kept along the run, for landscapes
+    def __init_subclass__(cls, **settings: Any) -> None:
+        raise TypeError(
+            "Experiment cannot be subclassed, because its id would not cover the changed code. "
+            "Pass a custom model, dataset, loss or component instead"
+        )
 
     @classmethod
-    def from_toml(cls, path: Path | str, **changes: Any) -> Self:
-        """Read a TOML file; keyword arguments win."""
-        with Path(path).open("rb") as file:
-            return cls(**overridden(tomllib.load(file), changes))
+    def from_toml(cls, path: Path | str, *, trust: bool = False, **changes: Any) -> Self:
+        """Read a TOML file; keyword arguments replace its settings.
 
-    @classmethod
-    def recorded(cls, record: Record, but: Collection[str] = ()) -> Self:
-        """The experiment of a record, if text can hold it; what it cannot hold of `but` is the default."""
-        given = custom_keys(record.settings, record.text)
-        settings = {key: value for key, value in record.settings.items() if key not in given}
-        if missing := [f"{'an' if key[0] == 'o' else 'a'} {key}" for key in given if key not in but]:
-            raise InputError(
-                f"{record.path} has {' and '.join(missing)} given in Python, which its text cannot hold; "
-                f"in Python its run() resumes it, and replay(record, experiment) replays it"
-            )
-        return cls(**settings)
-
-    def __init__(self, **settings: Any) -> None:
+        The file's import strings are followed only with `trust=True`, because importing runs code.
+        """
         try:
-            super().__init__(**settings)
-        except ValidationError as error:
-            raise InputError(explain_validation_error(error, type(self).model_fields)) from error
+            settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} is not a TOML file: {error}") from None
+        return cls.from_settings(override_settings(settings, changes), None if trust else str(path))
+
+    @classmethod
+    def from_record(cls, record: Record, *, trust: bool = False, defaults_for: Collection[str] = ()) -> Self:
+        """Return the experiment of a record.
+
+        Python objects cannot be recreated from text. Those in `defaults_for` are replaced by the defaults;
+        any other raises InputError. Import strings are followed only with `trust=True`.
+        """
+        settings = dict(record.settings)
+        for key in list_custom_objects(settings):
+            if key not in defaults_for:
+                raise InputError(
+                    f"{record.path}: {key} was a Python object ({settings[key]}), which the record cannot "
+                    f"recreate. In Python, build the same Experiment and pass it, or call its run() to resume"
+                )
+            del settings[key]
+        return cls.from_settings(settings, None if trust else str(record.path))
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], untrusted_source: str | None = None) -> Self:
+        """Return an experiment from settings; if their source is untrusted, import strings are refused."""
+        with refuse_import_strings(untrusted_source):
+            return cls(**settings)
 
     @model_validator(mode="before")
     @classmethod
-    def _name_the_pieces(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """A method stands for its pieces; a piece that is given wins."""
-        settings = settings | fewest_and_most(settings.get("workers"))
+    def _fill_in_method(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Add the components of the method where none were passed, and the default budget."""
+        settings = {key: value for key, value in settings.items() if value is not None}
+        settings |= parse_workers(settings.get("workers"))
         name = settings.get("method", "asgd")
         if not isinstance(name, str) or name not in METHODS:
-            raise ValueError(f"unknown method {name!r}; {suggest_name(str(name), METHODS)}")
-        method = METHODS[name]
-        pieces = {"policy": method.policy, "correction": method.correction, "optimizer": method.optimizer}
-        given = {key: value for key, value in settings.items() if value is not None}
-        wrong = given.get("policy")
-        if isinstance(wrong, str) and wrong in METHODS.keys() - POLICIES.keys():
-            raise ValueError(
-                f"policy={wrong}: that is a method, which has a policy; give it as method={wrong}"
-            )
-        settings = pieces | given
-        settings["optimizer"] = with_shared_settings(settings, own="optimizer" in given)
-        for key in SHARED_SETTINGS:  # an optimizer that has them says what they are
+            raise ValueError(f"Unknown method {name!r}. {suggest_name(str(name), METHODS)}")
+        policy = settings.get("policy")
+        if isinstance(policy, str) and policy in METHODS and policy not in POLICIES:
+            raise ValueError(f"{policy!r} is a method, not a policy. Use method={policy!r}")
+        is_explicit = "optimizer" in settings
+        settings = parse_method(name) | settings
+        settings["optimizer"] = apply_shortcuts(settings, is_explicit)
+        for key in OPTIMIZER_SHORTCUTS:  # the optimizer is their home; the fields show its values
             settings[key] = getattr(settings["optimizer"], key, None)
         if not any(budget in settings for budget in BUDGETS):
             settings["epochs"] = 1
@@ -144,37 +178,39 @@ class Experiment(BaseModel):
     def _check(self) -> Self:
         budgets = [budget for budget in BUDGETS if getattr(self, budget) is not None]
         if len(budgets) > 1:
-            raise ValueError(f"{' and '.join(budgets)} are given; a run has one budget, choose one")
+            raise ValueError(f"A run has one budget, but {' and '.join(budgets)} are set. Remove all but one")
         if self.stop == "each" and budgets[0] not in ("epochs", "gradients"):
-            raise ValueError(
-                f"stop=each counts each worker's share, which {budgets[0]} have not; give epochs or gradients"
-            )
+            raise ValueError("stop='each' requires a budget in epochs or gradients")
         if self.min_workers is not None:
-            pair = f"workers=({self.min_workers}, {self.workers})"
             if self.min_workers > self.workers:
-                raise ValueError(f"{pair}: the least comes first; swap them")
+                raise ValueError(f"min_workers={self.min_workers} must be at most workers={self.workers}")
             if self.stop == "each":
-                raise ValueError(f"{pair}: with stop=each everybody has a share to do; use stop=all")
-        if METHODS[self.method].single and self.workers != 1:
+                raise ValueError("stop='each' requires a fixed number of workers. Use stop='all'")
+        if self.method is not None and METHODS[self.method].single and self.workers != 1:
             raise ValueError(
-                f"{self.method} has one worker, not {self.workers}; use workers=1, or asgd or ssgd"
+                f"{self.method} has one worker, got workers={self.workers}. Use workers=1, or asgd or ssgd"
             )
         if self.optimizer.per_worker and self.policy.merges(self.workers):
             raise ValueError(
-                f"{self.optimizer} keeps a velocity per worker, but {self.policy} merges several in a step; "
-                f"use the asynchronous policy, or sgd(momentum=…)"
+                f"{self.optimizer} keeps a velocity per worker, but {self.policy} merges several workers in "
+                f"a step. Use policy='asynchronous', or optimizer='sgd(momentum=…)'"
             )
         self.policy.check(self.workers)
         self.correction.check(self.policy, self.optimizer)
-        check_real_time(self.engine, self.delay)
+        check_engine_delays(self.engine, self.delay)
         if isinstance(self.dataset, QuadraticData):
-            check_formula(self.dataset, self.model, self.partition, self.validation, self.loss)
+            check_quadratic(self.dataset, dict(self), type(self).model_fields)
         self.check_schedule(self.epochs or 1.0)
         Durations(self.compute, self.delay, self.workers, self.seed).try_some()
+        if self.method is None:
+            object.__setattr__(self, "method", find_method(dict(self)))
+        if self.train_metrics is None:
+            lazy = isinstance(self.dataset, CustomData) and self.dataset.is_lazy
+            object.__setattr__(self, "train_metrics", "never" if lazy else "end")
         return self
 
     def check_schedule(self, epochs: float) -> None:
-        """Raise if the schedule fails within this many epochs, or within the first thousand."""
+        """Raise if the schedule fails within so many epochs, or within the first thousand."""
         LearningRate(self.lr, self.schedule)(min(epochs, 1000.0))
 
     @property
@@ -183,27 +219,34 @@ class Experiment(BaseModel):
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:12]
 
     def identity(self) -> dict[str, Any]:
-        """Every setting of every piece, with fingerprints of what text cannot hold."""
-        keys = self.resolved()
-        for key in keys:
-            if isinstance(value := getattr(self, key), CatalogueEntry):
-                keys[key] = component_identity(value)
+        """Return what the id is made of: every setting of every component, and custom code's fingerprints."""
+        keys = self.to_dict() | {key: getattr(self, key) for key in OPTIMIZER_SHORTCUTS}
+        for key in ("dataset", "model", "policy", "correction", "optimizer", "partition", "compute"):
+            keys[key] = component_identity(getattr(self, key))
         keys["delay"] = [component_identity(law) for law in self.delay]
-        return keys if self.loss is None else keys | {"loss": fingerprint(self.loss)}
+        keys["engine"] = identify_engine(self.engine)
+        keys["train_metrics"] = {"end": False, "always": True}.get(keys["train_metrics"], "never")
+        if self.loss is not None:
+            keys["loss"] = self.loss.identity()
+        defaults = {key: field.get_default() for key, field in type(self).model_fields.items()}
+        return {
+            key: value
+            for key, value in keys.items()
+            if key != "method" and value is not None and (key in ORIGINAL_KEYS or value != defaults[key])
+        }
 
-    def resolved(self) -> dict[str, Any]:
-        """Every key as text and numbers, defaults included."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return every setting as text and numbers, defaults included."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
-        """As `from_toml` reads it; what was given in Python is named."""
-        remark = "" if self.loss is None else f"{CUSTOM_LOSS_REMARK}{self.loss!r} (given in Python)\n"
-        return remark + tomlkit.dumps(self.resolved())
+        """Return the experiment as TOML. Custom Python objects appear by name."""
+        return tomlkit.dumps(self.to_dict())
 
     def problem(
         self, folder: Path | None = None, report: Callable[[str], None] = lambda line: None
     ) -> Problem:
-        """Load the data, deal it to the workers, build the model."""
+        """Load the data, divide it among the workers and build the model."""
         return build_problem(
             self.dataset,
             self.model.source if isinstance(self.model, CustomModel) else self.model,
@@ -212,20 +255,20 @@ class Experiment(BaseModel):
             batch_size=self.batch_size,
             seed=self.seed,
             validation=self.validation,
-            loss=self.loss,
+            loss=None if self.loss is None else self.loss.function,
             folder=folder,
             report=report,
         )
 
     def server(self, problem: Problem) -> Server:
+        """Return a server with the problem's initial model and this experiment's components."""
         x, buffers = problem.initial_model()
         rate = LearningRate(self.lr, self.schedule, self.warmup, self.workers)
-        pieces = self.policy, self.correction, self.optimizer
-        server = Server(x, buffers, self.workers, *pieces, rate, problem.samples)
-        check_memory(server)
-        return server
+        components = self.policy, self.correction, self.optimizer
+        return Server(x, buffers, self.workers, *components, rate, problem.samples)
 
     def budget(self, problem: Problem) -> Budget:
+        """Return when the run ends."""
         limits = {key: getattr(self, key) for key in BUDGETS if getattr(self, key) is not None}
         if self.stop == "all":
             return Budget(**limits)
@@ -241,7 +284,7 @@ class Experiment(BaseModel):
         jobs: int | None = None,
         force: bool = False,
         data: Path | None = None,
-        progress: Callable[[RunProgress], None] | None = None,
+        progress: "Callable[[RunProgress], None] | None" = None,
         report: Callable[[str], None] = lambda line: None,
         checkpoint_every: str = "60s",
         worker_timeout: float = 60.0,
@@ -264,3 +307,12 @@ class Experiment(BaseModel):
             address=address,
             worker_resources=worker_resources,
         )
+
+
+# Pydantic's own signature shows validators and serializers; users need names and defaults.
+Experiment.__signature__ = Signature(
+    [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=field.get_default())
+        for name, field in Experiment.model_fields.items()
+    ]
+)

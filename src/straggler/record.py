@@ -39,6 +39,8 @@ QUIET_SECONDS = 30.0  # a folder without a writer counts as abandoned after this
 class RecordError(RuntimeError):
     """A folder that cannot be read or written as a record."""
 
+    exit_code = 2
+
 
 class Record:
     """A run's folder. Files are read once and kept; `reload` forgets them, for a run that continues."""

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from straggler.cli import offered
+from straggler.cli import build_app
 from straggler.experiment import Experiment
 from straggler.record import Record
 
@@ -34,7 +34,7 @@ def copy_with(record: Record, folder: Path, summary: dict[str, Any] | None = Non
 
 
 def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(offered(), arguments)
+    return CliRunner().invoke(build_app(load_all=True), arguments)
 
 
 def legend_of(figure: Figure) -> list[str]:

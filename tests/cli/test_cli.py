@@ -738,7 +738,7 @@ def test_data_that_are_damaged_are_not_there(straggler: Command, here: Path) -> 
     assert rows["mnist"][1] == "damaged"
 
 
-COMMANDS = [str(command.name) for command in cli.offered().registered_commands]
+COMMANDS = [str(command.name) for command in cli.build_app().registered_commands]
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
@@ -761,7 +761,7 @@ def test_the_version(straggler: Command) -> None:
 @pytest.mark.slow
 def test_only_the_command_that_is_asked_for_is_imported() -> None:
     """A second of other commands' imports would be waited for at every call."""
-    code = "import sys; from straggler.cli import offered; offered('cite'); print(*sys.modules)"
+    code = "import sys; from straggler.cli import build_app; build_app('cite'); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )

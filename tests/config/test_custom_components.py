@@ -180,9 +180,9 @@ def test_it_goes_on_where_it_was_interrupted(
 @pytest.mark.parametrize("settings", OWN.values(), ids=OWN)
 def test_its_text_names_it_and_says_that_it_cannot_hold_it(settings: dict[str, Any], tmp_path: Path) -> None:
     record = experiment(**settings, epochs=0.1).run(tmp_path, jobs=1)
-    assert "[given " in record.text
-    with pytest.raises(InputError, match="given in Python, which its text cannot hold"):
-        Experiment.recorded(record)
+    assert "[custom " in record.text
+    with pytest.raises(InputError, match="was a Python object"):
+        Experiment.from_record(record)
     with pytest.raises(InputError, match="was a Python object, which text cannot recreate"):
         Experiment.from_toml(record.path / "experiment.toml")
 
@@ -294,9 +294,7 @@ def test_what_a_piece_holds_is_in_the_id_whatever_it_is() -> None:
 
 def test_what_a_checkpoint_cannot_hold_is_refused_before_the_run(tmp_path: Path) -> None:
     for memory in (deque([1]), {1}, np.ones(2), Counter("a")):
-        with pytest.raises(
-            InputError, match=r"holding: a checkpoint cannot hold .*; let it remember numbers"
-        ):
+        with pytest.raises(InputError, match=r"holding: a checkpoint cannot hold .*; keep numbers"):
             experiment(correction=Holding(hidden=memory)).run(tmp_path, jobs=1)
     assert not list(tmp_path.iterdir())
 
@@ -362,7 +360,7 @@ def test_what_is_not_of_the_kind_is_refused() -> None:
             experiment(**{key: Fading()})
     with pytest.raises(InputError, match="is not a policy"):
         experiment(policy=StalenessAware())
-    with pytest.raises(InputError, match="nesterov=True: signs takes no nesterov"):
+    with pytest.raises(InputError, match="nesterov=True: signs has no nesterov"):
         experiment(optimizer=Signs(), nesterov=True)
 
 
@@ -370,7 +368,7 @@ def test_a_setting_beside_an_optimizer_of_ones_own_is_its_setting() -> None:
     mine = experiment(optimizer=Signs(), momentum=0.25)
     assert isinstance(mine.optimizer, Signs)
     assert mine.optimizer.momentum == mine.momentum == 0.25
-    with pytest.raises(InputError, match="momentum is given twice"):
+    with pytest.raises(InputError, match="momentum is set twice"):
         experiment(optimizer=Signs(momentum=0.5), momentum=0.25)
 
 

@@ -430,7 +430,7 @@ def test_what_one_may_not_expect_is_said(tmp_path: Path) -> None:
     said: list[str] = []
     settings = {"dataset": "digits", "model": "linear", "workers": 2, "gradients": 4, "eval_every": 0}
     Experiment(**settings, batch_size=10_000).run(tmp_path, jobs=1, report=said.append)
-    assert said == ["batch_size=10000 is more than worker 1 has, whose batches have 718"]
+    assert said == ["Worker 1 has only 718 samples, so its batches are smaller than batch_size=10000."]
 
 
 def test_wrong_settings_are_told_in_one_line_in_python_too() -> None:

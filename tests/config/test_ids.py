@@ -272,7 +272,7 @@ def test_the_id_depends_on_the_shape_of_the_labels() -> None:
 
 
 def test_a_model_function_that_fails_is_refused_at_once() -> None:
-    with pytest.raises(InputError, match="the function that makes it fails: ZeroDivisionError"):
+    with pytest.raises(InputError, match="Building the model failed: ZeroDivisionError"):
         Experiment(model=lambda: 1 / 0)
 
 

@@ -13,7 +13,7 @@ from straggler.analysis.figures.landscape import build_landscape_figure, read_su
 from straggler.analysis.figures.matplotlib_renderer import write_figure
 from straggler.analysis.figures.plotly_renderer import write_page
 from straggler.analysis.labels import name_runs
-from straggler.cli import offered
+from straggler.cli import build_app
 from straggler.config.registry import InputError
 from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool
 from straggler.experiment import Experiment
@@ -184,7 +184,7 @@ def test_infinite_losses_stay_empty(seen: Landscape, tmp_path: Path) -> None:
 
 
 def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(offered(), arguments)
+    return CliRunner().invoke(build_app(load_all=True), arguments)
 
 
 def test_landscape_command(three: dict[str, Record], tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from story import run_story
 from typer.testing import CliRunner
 
-from conftest import run_story
 from straggler.algorithms.policies import POLICIES, Hybrid
 from straggler.analysis.figures.throughput import tabulate_speedups
-from straggler.cli import offered
+from straggler.cli import build_app
 from straggler.config.registry import InputError, parse_entry
 from straggler.timing import BLOCK, DELAYS, Durations
 from straggler.timing.clusters import densities, mean_seconds, policy_of, speedups
@@ -235,7 +235,7 @@ def test_rows_have_intervals_and_a_paired_ratio() -> None:
 
 
 def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(offered(), arguments)
+    return CliRunner().invoke(build_app(load_all=True), arguments)
 
 
 def test_speedup_command(tmp_path: Path) -> None:

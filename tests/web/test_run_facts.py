@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from straggler.algorithms.methods import METHODS
-from straggler.cli import offered
+from straggler.cli import build_app
 from straggler.experiment import Experiment
 from straggler.web.report import describe_rerun, render_html_report
 from straggler.web.run_facts import RunFacts, build_command, minimal_settings
@@ -21,7 +21,7 @@ def test_rerun_command_has_the_same_id(method: str) -> None:
     settings |= {"delay": ["constant(2, workers=[0])", "spikes(0.1, 5)"], "partition": "dirichlet(alpha=0.3)"}
     experiment = Experiment(method=method, **settings)
     words = build_command(minimal_settings(experiment))
-    command: Any = typer.main.get_command(offered())
+    command: Any = typer.main.get_command(build_app(load_all=True))
     given = command.commands["run"].make_context("run", words[2:]).params
     flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
     again = Experiment(**flags | ({"delay": list(flags["delay"])} if "delay" in flags else {}))
@@ -33,7 +33,7 @@ def test_rerun_command_includes_other_settings() -> None:
         momentum=0.5, weight_decay=0.001, stop="each", gradients=40, train_metrics=True, engine="processes"
     )
     words = build_command(minimal_settings(odd))
-    command: Any = typer.main.get_command(offered())
+    command: Any = typer.main.get_command(build_app(load_all=True))
     given = command.commands["run"].make_context("run", words[2:]).params
     flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
     assert Experiment(**flags).id == odd.id
@@ -43,7 +43,7 @@ def test_rerun_command_with_elastic_workers() -> None:
     for workers in ("2-4", "2-8", "3-3"):
         elastic = Experiment(workers=workers, engine="processes", gradients=40)
         words = build_command(minimal_settings(elastic))
-        command: Any = typer.main.get_command(offered())
+        command: Any = typer.main.get_command(build_app(load_all=True))
         given = command.commands["run"].make_context("run", words[2:]).params
         flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
         assert Experiment(**flags).id == elastic.id

@@ -250,7 +250,7 @@ CORRECTIONS = Catalogue(
 )
 
 
-def correction_of(value: Any) -> Correction:
+def parse_correction(value: Any) -> Correction:
     """A correction from its text; `a + b` and lists are chains."""
     if isinstance(value, Chain):
         return value

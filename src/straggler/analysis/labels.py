@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import polars as pl
 
-from straggler.algorithms.corrections import correction_of
+from straggler.algorithms.corrections import parse_correction
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
@@ -45,7 +45,7 @@ def methods_by_components() -> dict[tuple[str, ...], str]:
     for name, method in METHODS.items():
         policy = parse_entry(method.policy, POLICIES)
         optimizer = parse_entry(method.optimizer, OPTIMIZERS)
-        components = (str(policy), str(correction_of(method.correction)), str(optimizer))
+        components = (str(policy), str(parse_correction(method.correction)), str(optimizer))
         if not method.single:
             found.setdefault(components, name)
     return found

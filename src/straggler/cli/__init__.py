@@ -1,4 +1,4 @@
-"""The command line: a thin layer over Experiment and Record, a file per group of commands."""
+"""The command line: a thin layer over Experiment and Record, with one file per group of commands."""
 
 import inspect
 import signal
@@ -11,29 +11,46 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from straggler.cli.app import complain, misused, out
-from straggler.config.registry import InputError, explain_validation_error
-from straggler.experiment import Experiment
-from straggler.problems.downloads.sources import DataError
-from straggler.record import RecordError
-from straggler.timing import DurationError
+from straggler.cli.app import describe_usage_error, exit_with_error, out
+from straggler.config.registry import explain_validation_error
 
-__all__ = ["main", "offered"]
+__all__ = ["build_app", "main"]
 
-COMMANDS = {  # by panel, in the order of `straggler --help`: the file, and the function in it
-    "Train": ("train.run", "train.resume", "train.replay_", "calibrate.calibrate_"),
-    "Study": ("study.study", "sweep.sweep"),
-    "Analyse": ("analyse.speedup", "analyse.densities", "landscapes.landscape", "plot.plot"),
-    "Look": (
-        *("catalogue.list_", "catalogue.show", "catalogue.data", "catalogue.cite"),
-        *("pages.report", "pages.serve"),
-    ),
+# By panel, in the order of `straggler --help`: command, where it is, and what it does in one line. Commands
+# are imported only when they are used, because torch and plotting take seconds to import.
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Train": {
+        "run": ("train:run", "Train one experiment and record it."),
+        "resume": ("train:resume", "Resume an interrupted or killed run; the result is identical."),
+        "replay": ("train:replay", "Execute a recorded order of arrivals again and compare the weights."),
+        "calibrate": ("calibrate:calibrate_", "Fit a simulation to a run in real time."),
+        "check": ("check:check", "Test a custom component, model, data set or loss."),
+    },
+    "Study": {
+        "study": ("study:study", "Run a paper's experiments and judge its claims."),
+        "sweep": ("sweep:sweep", "Run a grid of experiments, several seeds each."),
+    },
+    "Analyse": {
+        "speedup": ("analyse:speedup", "Show how much faster N workers are, without computing gradients."),
+        "densities": ("analyse:densities", "Plot how long batches take."),
+        "landscape": ("landscapes:landscape", "Compute and plot the loss around the path of a run."),
+        "plot": ("plot:plot", "Plot runs: accuracy, staleness, worker timeline and more."),
+    },
+    "Show": {
+        "list": ("catalogue:list_", "List methods, policies, models, data sets and other choices."),
+        "show": ("catalogue:show", "Show the settings and results of a run."),
+        "data": ("catalogue:data", "Show which data sets are cached, and download data sets."),
+        "cite": ("catalogue:cite", "Print the BibTeX entry of a method's paper."),
+        "schema": ("catalogue:schema", "Print the settings of an experiment as JSON schema or Markdown."),
+        "report": ("pages:report", "Write one file that shows runs or studies."),
+        "serve": ("pages:serve", "Show runs live in the browser, with a playground."),
+    },
 }
-PLACES = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+FILE_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
-def offered(asked: str = "") -> typer.Typer:
-    """The command that is asked for, alone, for the others take seconds to import; all if it is none."""
+def build_app(requested: str = "") -> typer.Typer:
+    """Return the app with the requested command, or with the names and summaries of all commands."""
     app = typer.Typer(
         help="What happens to SGD when workers are not equally fast.\n\n"
         "Try: [bold]straggler run --dataset digits --model mlp --workers 8 --lr 0.02 --epochs 10 "
@@ -43,52 +60,57 @@ def offered(asked: str = "") -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    app.callback()(any_command)
-    places = [(panel, *place.split(".")) for panel, places in COMMANDS.items() for place in places]
-    named = {function.rstrip("_"): (panel, file, function) for panel, file, function in places}
-    for name in [asked] if asked in named else named:
-        panel, file, function = named[name]
-        command = getattr(import_module(f"straggler.cli.{file}"), function)
-        app.command(name, rich_help_panel=panel, help=flowing(command))(command)
+    app.callback()(handle_global_options)
+    commands = [(name, panel, *entry) for panel, group in COMMANDS.items() for name, entry in group.items()]
+    if requested in {name for name, *_ in commands}:
+        commands = [command for command in commands if command[0] == requested]
+    for name, panel, place, summary in commands:
+        if name != requested:
+            app.command(name, rich_help_panel=panel, help=summary)(lambda: None)
+            continue
+        module, function = place.split(":")
+        command = getattr(import_module(f"straggler.cli.{module}"), function)
+        app.command(name, rich_help_panel=panel, help=unwrap_docstring(command))(command)
     return app
 
 
-def flowing(command: Callable[..., None]) -> str:
-    """What a command does, its paragraphs as broad as the terminal."""
+def unwrap_docstring(command: Callable[..., None]) -> str:
+    """Return a command's docstring with one line per paragraph, which the terminal wraps."""
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def show_version(asked: bool) -> None:
-    if asked:
+def print_version(requested: bool) -> None:
+    """Print the version and exit."""
+    if requested:
         out.print(f"straggler {metadata.version('straggler')}")
         raise typer.Exit
 
 
-def any_command(
+def handle_global_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Show the version.")
     ] = False,
-) -> None: ...
+) -> None:
+    """Options of every command."""
 
 
 def main() -> None:
-    """Exit codes: 0; 2 wrong input; 1 a failed run; 130 Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, also before and after training
+    """Run the command line. Exit codes: 0 success, 1 a run failed, 2 invalid input, 130 Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C, before and after training too
     try:
-        app = offered(*sys.argv[1:2])
-        sys.exit(app(prog_name="straggler", standalone_mode=False) or 0)  # a number only if somebody ended it
+        app = build_app(*sys.argv[1:2])
+        sys.exit(app(prog_name="straggler", standalone_mode=False) or 0)  # typer.Exit(code) returns the code
     except typer.TyperException as error:
-        complain(misused(error), code=2)
+        exit_with_error(describe_usage_error(error), code=2)
     except ValidationError as error:
-        complain(explain_validation_error(error, Experiment.model_fields), code=2)
-    except (InputError, DataError, RecordError) as error:
-        complain(str(error), code=2)
-    except DurationError as error:
-        complain(f"the run failed: {error}", code=1)
+        exit_with_error(explain_validation_error(error, {}), code=2)
     except Exception as error:
-        if isinstance(error, PLACES) or (isinstance(error, OSError) and error.filename):
+        code = getattr(error, "exit_code", None)  # set on the errors that this project raises on purpose
+        if code is not None:
+            exit_with_error(str(error) if code == 2 else f"the run failed: {error}", code=code)
+        if isinstance(error, FILE_ERRORS) or (isinstance(error, OSError) and error.filename):
             place = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            complain(f"{place}; choose a file or folder that can be read and written", code=2)
+            exit_with_error(f"{place}. Choose a file or folder that can be read and written", code=2)
         traceback.print_exc()
-        complain(f"the run failed: {error}", code=1)
+        exit_with_error(f"the run failed: {error}", code=1)

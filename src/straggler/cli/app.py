@@ -1,4 +1,4 @@
-"""What all commands share: where they print to, how they find runs, how they complain."""
+"""What all commands share: output, finding runs, reporting errors."""
 
 import sys
 from collections.abc import Sequence
@@ -13,56 +13,57 @@ from rich.text import Text
 from straggler.config.registry import InputError
 from straggler.record import Record
 
-# What is printed is what is meant: a path may have brackets, which rich would take for its own.
+# No markup: a path may contain brackets, which rich would interpret.
 out, err = Console(highlight=False, markup=False), Console(stderr=True, highlight=False, markup=False)
 
 
-def find(run: str, folder: Path) -> Record:
+def find_run(run: str, folder: Path) -> Record:
+    """Return the record in a folder, or the one in `folder` whose id starts with a text."""
     if Path(run).is_dir():
         return Record(run)
     matches = [path.parent for path in folder.glob("*/experiment.toml") if path.parent.name.startswith(run)]
     if len(matches) != 1:
-        raise InputError(
-            f"{run!r} names {len(matches)} runs in {folder}; give a folder, or more of the id, or --runs"
-        )
+        found = "No run starts" if not matches else f"{len(matches)} runs start"
+        raise InputError(f"{found} with {run!r} in {folder}. Pass its folder, more of its id, or --runs DIR")
     return Record(matches[0])
 
 
-def find_all(runs: Sequence[str], folder: Path) -> list[Record]:
-    """Several; folders without a run, as runs/landscapes among runs/*, are left out unless all are such."""
-    others = [run for run in runs if is_something_else(Path(run))]
+def find_runs(runs: Sequence[str], folder: Path) -> list[Record]:
+    """Return several records; folders without a run, such as runs/landscapes, are skipped with a message."""
+    others = [run for run in runs if is_other_folder(Path(run))]
     if len(others) < len(runs):
         for run in others:
-            err.print(f"left out: {run} holds no run", markup=False, soft_wrap=True)
+            err.print(f"Skipping {run}: it is not a run", markup=False, soft_wrap=True)
         runs = [run for run in runs if run not in others]
-    return [find(run, folder) for run in runs]
+    return [find_run(run, folder) for run in runs]
 
 
-def is_something_else(path: Path) -> bool:
-    """Whether a path is there and holds no run."""
-    there = path.exists() or path.is_symlink()  # one that leads nowhere, too
-    return there and not (path / "experiment.toml").is_file()
+def is_other_folder(path: Path) -> bool:
+    """Return whether a path exists and is not a run."""
+    exists = path.exists() or path.is_symlink()  # a broken link counts too
+    return exists and not (path / "experiment.toml").is_file()
 
 
 def check_suffix(file: Path, allowed: tuple[str, ...]) -> None:
-    """Refuse a name that does not say what is to be written."""
+    """Raise if a file's name does not end with one of these suffixes."""
     if file.suffix not in allowed:
         raise InputError(f"--out {file}: the name must end with {', '.join(allowed)}")
 
 
-def misused(error: typer.TyperException) -> str:
-    """What is wrong with a command line, in one line with the remedy."""
-    said = " ".join(str(getattr(error, "format_message", error.__str__)()).split()).removesuffix(".")
-    if isinstance(error.__cause__, ValidationError):  # which says the rule, but not what was given
-        given = error.__cause__.errors()[0]["input"]
-        said = said.replace("Input should be", f"{given!r} is given, it must be").replace("Value error, ", "")
-    if not said:  # nothing was asked for, and so the help was shown
+def describe_usage_error(error: typer.TyperException) -> str:
+    """Return one line that says what is wrong with a command line, and where its help is."""
+    text = " ".join(str(getattr(error, "format_message", error.__str__)()).split()).removesuffix(".")
+    if isinstance(error.__cause__, ValidationError):  # it has the rule, but not the value
+        value = error.__cause__.errors()[0]["input"]
+        text = text.replace("Input should be", f"got {value!r}, must be").replace("Value error, ", "")
+    if not text:  # no command was given, so the help was shown
         sys.exit(2)
-    context = getattr(error, "ctx", None)  # without one, the command was found and its options are wrong
-    asked = context.command_path if context else " ".join(["straggler", *sys.argv[1:2]])
-    return f"{said[0].lower()}{said[1:]}; see {asked} --help"
+    context = getattr(error, "ctx", None)  # missing if the command is known and its options are wrong
+    command = context.command_path if context else " ".join(["straggler", *sys.argv[1:2]])
+    return f"{text[0].lower()}{text[1:]}; see {command} --help"
 
 
-def complain(message: str, code: int) -> NoReturn:
+def exit_with_error(message: str, code: int) -> NoReturn:
+    """Print an error in one line and exit."""
     err.print(Text.assemble(("error:", "red bold"), f" {message}"), soft_wrap=True)
     sys.exit(code)

@@ -9,8 +9,8 @@ import typer
 
 from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
-from straggler.cli.app import find, out
-from straggler.config.custom import custom_keys
+from straggler.cli.app import find_run, out
+from straggler.config.custom import list_custom_objects
 from straggler.running.atomic_files import write_text_atomically
 from straggler.timing.calibration import Calibration, calibrate
 
@@ -23,7 +23,7 @@ Into = Annotated[
 
 def calibrate_(run: options.Run, out_folder: options.Records = Path("runs"), into: Into = None) -> None:
     """Fit a simulation to a run in real time, and show what it predicts beside what was measured."""
-    record = find(run, out_folder)
+    record = find_run(run, out_folder)
     found = calibrate(record)
     write_text_atomically(record.path / "calibration.json", found.to_json())
     show_parts(found.parts)
@@ -32,7 +32,7 @@ def calibrate_(run: options.Run, out_folder: options.Records = Path("runs"), int
     out.print(f"compute = {found.experiment.compute}", soft_wrap=True)
     for law in found.experiment.delay:
         out.print(f"  delay = {law}", soft_wrap=True)
-    if given := custom_keys(record.settings, record.text):
+    if given := list_custom_objects(record.settings):
         out.print(
             f"its {' and '.join(given)} were given in Python: simulate it there, with this compute and delay"
         )

@@ -1,5 +1,6 @@
-"""Commands that only look: list, cite, data, show."""
+"""The commands that show what exists: list, show, data, cite, schema."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -8,36 +9,45 @@ import typer
 from straggler.algorithms.methods import METHODS
 from straggler.analysis.tables import build_table, describe_record, format_number
 from straggler.cli import options
-from straggler.cli.app import err, find, out
-from straggler.config.listing import CATALOGUES, catalogue_table
+from straggler.cli.app import err, find_run, out
+from straggler.config.listing import read_listing
 from straggler.config.registry import InputError, suggest_name
-from straggler.problems.datasets import DATASETS, list_statuses
-from straggler.running.progress import ProgressBar
+
+CATALOGUES = "methods, policies, corrections, optimizers, schedules, delays, partitions, models, datasets"
 
 
-def list_(what: Annotated[str | None, typer.Argument(help=", ".join(CATALOGUES))] = None) -> None:
-    """Show what there is to choose from, with settings and defaults."""
-    if what is not None and what not in CATALOGUES:
-        raise InputError(f"nothing to list under {what!r}; {suggest_name(what, CATALOGUES)}")
-    for name in [what] if what else CATALOGUES:
-        out.print(catalogue_table(name))
+def list_(what: Annotated[str | None, typer.Argument(help=CATALOGUES)] = None) -> None:
+    """List what there is to choose from, with settings and defaults.
+
+    Custom classes need no registration: pass an import string such as ./file.py:Name(key=value).
+    """
+    listing = read_listing()
+    if what is not None and what not in listing:
+        raise InputError(f"Unknown catalogue {what!r}. {suggest_name(what, listing)}")
+    for name in [what] if what else CATALOGUES.split(", "):
+        table = listing[name]
+        rows = [row + [""] * (len(table["columns"]) - len(row)) for row in table["rows"]]
+        out.print(build_table(name, table["columns"], rows))
 
 
-def cite(method: Annotated[str, typer.Argument(help="`straggler list methods`")]) -> None:
-    """Print the BibTeX of a method's paper."""
+def cite(method: Annotated[str, typer.Argument(help="A name from `straggler list methods`.")]) -> None:
+    """Print the BibTeX entry of a method's paper."""
     if method not in METHODS:
-        raise InputError(f"unknown method {method!r}; {suggest_name(method, METHODS)}")
+        raise InputError(f"Unknown method {method!r}. {suggest_name(method, METHODS)}")
     print(METHODS[method].bibtex)
 
 
 def data(
-    names: Annotated[list[str] | None, typer.Argument(help="Fetch these if they are not there.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Download these if they are not cached.")] = None,
     folder: Annotated[Path | None, typer.Option("--data", help="A folder with the data files.")] = None,
 ) -> None:
-    """Show which data sets are here and from where; fetch those that are named."""
+    """Show which data sets are cached and where they come from; download those that are named."""
+    from straggler.problems.datasets import DATASETS, list_statuses  # imports torch
+    from straggler.running.progress import ProgressBar
+
     for name in names or []:
         if name not in DATASETS:
-            raise InputError(f"unknown data set {name!r}; {suggest_name(name, DATASETS)}")
+            raise InputError(f"Unknown data set {name!r}. {suggest_name(name, DATASETS)}")
         with ProgressBar(err, name) as bar:
             DATASETS[name]().load(folder, bar.say)
     rows = [
@@ -51,12 +61,30 @@ def data(
         ]
         for row in (list_statuses(names) if names else list_statuses())
     ]
-    out.print(build_table("data sets", ["name", "here", "train + test", "size", "from", "in"], rows))
+    out.print(build_table("data sets", ["name", "cached", "train + test", "size", "source", "folder"], rows))
 
 
-def show(
-    run: options.Run,
-    out_folder: options.Records = Path("runs"),
+def show(run: options.Run, out_folder: options.Records = Path("runs")) -> None:
+    """Show a run: settings, summary, curve, staleness and classes."""
+    out.print(describe_record(find_run(run, out_folder)))
+
+
+def schema(
+    format_: Annotated[str, typer.Option("--format", help="json or markdown")] = "json",
 ) -> None:
-    """Show one run: experiment, summary, curve, staleness, classes."""
-    out.print(describe_record(find(run, out_folder)))
+    """Print the settings of an experiment: as JSON schema for editors, or as a Markdown table."""
+    from straggler.experiment import Experiment
+
+    if format_ not in ("json", "markdown"):
+        raise InputError(f"--format {format_!r} must be json or markdown")
+    if format_ == "json":
+        print(json.dumps(Experiment.model_json_schema(), indent=1))
+        return
+    panel = ""
+    for key, field in Experiment.model_fields.items():
+        assert isinstance(field.json_schema_extra, dict)
+        if (heading := str(field.json_schema_extra["panel"])) != panel:
+            panel = heading
+            print(f"\n## {panel}\n\n| key | default | description |\n|---|---|---|")
+        default = field.get_default()
+        print(f"| `{key}` | {'' if default in (None, []) else f'`{default}`'} | {field.description} |")

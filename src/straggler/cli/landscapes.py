@@ -11,7 +11,7 @@ from straggler.analysis.figures.plotly_renderer import write_page
 from straggler.analysis.labels import name_runs
 from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
-from straggler.cli.app import check_suffix, err, find_all, out
+from straggler.cli.app import check_suffix, err, find_runs, out
 from straggler.config.registry import InputError, suggest_name
 from straggler.running.landscape import Landscape, compute_landscape
 from straggler.running.progress import ProgressBar
@@ -48,7 +48,7 @@ def landscape(
         check_suffix(file, (*FORMATS, ".html"))
     if view not in VIEWS:
         raise InputError(f"Unknown --view {view!r}. {suggest_name(view, VIEWS)}")
-    records = name_runs(find_all(runs, folder))
+    records = name_runs(find_runs(runs, folder))
     with ProgressBar(err, "landscape") as bar:
         found = compute_landscape(records, grid, samples or None, margin, jobs, data, bar.say, bar.advance)
     print_losses(found)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from straggler.cli.app import err, find, is_something_else, out
+from straggler.cli.app import err, find_run, is_other_folder, out
 from straggler.config.registry import InputError
 
 
@@ -55,7 +55,7 @@ def report(
         err.print(f"left out: {line}", markup=False, soft_wrap=True)
 
     def is_ignored(item: str) -> bool:
-        return is_something_else(Path(item)) and not is_study_folder(Path(item))
+        return is_other_folder(Path(item)) and not is_study_folder(Path(item))
 
     ignored = [item for item in items if is_ignored(item)]
     if len(ignored) == len(items):
@@ -66,7 +66,7 @@ def report(
     for item in ignored:
         warn(f"{item} is neither a run nor a study")
     paths = [
-        Path(item) if is_study_folder(Path(item)) else find(item, runs).path
+        Path(item) if is_study_folder(Path(item)) else find_run(item, runs).path
         for item in items
         if item not in ignored
     ]

@@ -10,7 +10,7 @@ from straggler.analysis.figures.matplotlib_renderer import FORMATS
 from straggler.analysis.figures.plot import KINDS, find_records
 from straggler.analysis.figures.plot import plot as plot_runs
 from straggler.cli import options
-from straggler.cli.app import check_suffix, err, find_all, out
+from straggler.cli.app import check_suffix, err, find_runs, out
 
 
 def plot(
@@ -49,7 +49,7 @@ def plot(
         check_suffix(target, FORMATS)
     sweeps = [run for run in runs if (Path(run) / "summaries.parquet").is_file()]
     others = [run for run in runs if run not in sweeps]
-    records = find_records(list(sweeps), folder) + (find_all(others, folder) if others else [])
+    records = find_records(list(sweeps), folder) + (find_runs(others, folder) if others else [])
     plot_runs(
         records,
         kind,

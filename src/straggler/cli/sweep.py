@@ -8,7 +8,7 @@ import typer
 from straggler.analysis.sweep_tables import CAPTION
 from straggler.analysis.tables import build_table
 from straggler.cli import options
-from straggler.cli.app import complain, err, out
+from straggler.cli.app import err, exit_with_error, out
 from straggler.sweeps.runner import Place, SweepPlan, count_of, run_plan
 from straggler.sweeps.sweep import SweepResult
 from straggler.sweeps.sweep import sweep as run_sweep
@@ -108,7 +108,7 @@ def sweep(
             dry_run=dry_run,
         )
     except KeyboardInterrupt:
-        complain("interrupted; the same command continues the sweep", code=130)
+        exit_with_error("interrupted; the same command continues the sweep", code=130)
     for name, reason in result.impossible.items():
         err.print(f"{name} is impossible: {reason}", style="red", markup=False, soft_wrap=True)
     if not dry_run:
@@ -138,10 +138,10 @@ def run_or_describe_plan(plan: SweepPlan, dry_run: bool) -> int:
     try:
         return len(run_plan(plan, err))
     except KeyboardInterrupt:
-        complain("interrupted; the same command continues", code=130)
+        exit_with_error("interrupted; the same command continues", code=130)
 
 
 def exit_if_failed(failed: int) -> None:
     """End the command with exit code 1 if a run failed."""
     if failed:
-        complain(f"{count_of(failed, 'run')} failed; the reasons are above", code=1)
+        exit_with_error(f"{count_of(failed, 'run')} failed; the reasons are above", code=1)

@@ -1,4 +1,4 @@
-"""Commands that train: run, resume, replay."""
+"""The commands that train: run, resume, replay."""
 
 import json
 import math
@@ -11,116 +11,103 @@ from rich.text import Text
 
 from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
-from straggler.cli.app import complain, err, find, out
+from straggler.cli.app import err, exit_with_error, find_run, out
 from straggler.config.registry import InputError
-from straggler.config.settings import overridden
+from straggler.config.settings import override_settings
 from straggler.experiment import Experiment
 from straggler.record import Record
 from straggler.running.progress import ProgressBar
-from straggler.running.replay import replay
+from straggler.running.replay import replay as replay_record
 
 
+@options.with_experiment_options
 def run(
-    dataset: options.Dataset = None,
-    model: options.Model = None,
-    validation: options.Validation = None,
-    method: options.Method = None,
-    policy: options.Policy = None,
-    correction: options.Correction = None,
-    optimizer: options.Optimizer = None,
-    lr: options.Lr = None,
-    momentum: options.Momentum = None,
-    nesterov: options.Nesterov = None,
-    weight_decay: options.WeightDecay = None,
-    schedule: options.Schedule = None,
-    warmup: options.Warmup = None,
-    workers: options.Workers = None,
-    batch_size: options.BatchSize = None,
-    partition: options.Partition = None,
-    compute: options.Compute = None,
-    delay: options.Delay = None,
-    epochs: options.Epochs = None,
-    updates: options.Updates = None,
-    gradients: options.Gradients = None,
-    seconds: options.Seconds = None,
-    stop: options.Stop = None,
-    seed: options.Seed = None,
-    jobs: options.Jobs = None,
-    eval_every: options.EvalEvery = None,
-    train_metrics: options.TrainMetrics = None,
-    snapshots: options.Snapshots = None,
-    out_folder: options.Out = Path("runs"),
-    data: options.Data = None,
+    *,
     config: options.Config = None,
     set_: options.Settings = None,
+    trust: options.Trust = False,
+    out_folder: options.Out = Path("runs"),
+    force: options.Force = False,
+    as_json: options.Json = False,
     checkpoint_every: options.CheckpointEvery = "60s",
-    engine: options.Engine = None,
+    jobs: options.Jobs = None,
+    data: options.Data = None,
     worker_timeout: options.WorkerTimeout = 60.0,
     address: options.Address = None,
     worker_resources: options.WorkerResources = None,
-    force: options.Force = False,
-    as_json: options.Json = False,
+    **settings: Any,
 ) -> None:
-    """Train and record one experiment."""
-    flags = {key: value for key, value in locals().items() if key in Experiment.model_fields}
-    changes = read_pairs(set_ or []) | {key: value for key, value in flags.items() if value is not None}
-    experiment = Experiment(**overridden(read_config(config) if config else {}, changes))
-    where = {"address": address, "worker_resources": read_resources(worker_resources)}
-    how = {"jobs": jobs, "data": data, "checkpoint_every": checkpoint_every, "worker_timeout": worker_timeout}
-    carry_out(experiment, out_folder, as_json, force=force, **how, **where)
+    """Train one experiment and record it.
+
+    Components are written `name(key=value)`; custom classes are named by import strings such as
+    ./file.py:Name(key=value). Identical runs are cached, and interrupted runs are resumed.
+    """
+    changes = parse_assignments(set_ or []) | {key: v for key, v in settings.items() if v is not None}
+    if config is None:
+        experiment = Experiment(**override_settings({}, changes))
+    else:
+        experiment = Experiment.from_toml(config, trust=trust, **changes)
+    run_and_show(
+        experiment,
+        out_folder,
+        as_json,
+        force=force,
+        jobs=jobs,
+        data=data,
+        checkpoint_every=checkpoint_every,
+        worker_timeout=worker_timeout,
+        address=address,
+        worker_resources=parse_resources(worker_resources),
+    )
 
 
-def carry_out(experiment: Experiment, folder: Path, as_json: bool, **how: Any) -> None:
+def run_and_show(experiment: Experiment, folder: Path, as_json: bool, **run_options: Any) -> None:
+    """Run an experiment with a progress bar and print its result."""
+    title = f"{experiment.method or experiment.policy} × {experiment.workers}"
     try:
-        with ProgressBar(err, f"{experiment.policy} × {experiment.workers}") as bar:
-            record = experiment.run(folder, progress=bar.update, report=bar.say, **how)
+        with ProgressBar(err, title) as bar:
+            record = experiment.run(folder, progress=bar.update, report=bar.say, **run_options)
     except KeyboardInterrupt:
-        kept = folder / experiment.id
-        if not kept.exists():
-            complain("interrupted before anything happened", code=130)
-        again = f"straggler resume {quote(str(kept))}"
-        complain(f"interrupted; what happened so far is in {kept}; {again} goes on", code=130)
+        path = folder / experiment.id
+        if not path.exists():
+            exit_with_error("interrupted before training started", code=130)
+        command = f"straggler resume {quote(str(path))}"
+        exit_with_error(f"interrupted. The run so far is in {path}; resume it with: {command}", code=130)
     if as_json:
-        print(json.dumps(record.summary | {"record": str(record.path)}))  # it may have moved since
+        print(json.dumps(record.summary | {"record": str(record.path)}))  # the folder may have been moved
     else:
         show_result(record)
 
 
 def show_result(record: Record) -> None:
-    facts = record.summary
-    clock = "virtual time" if record.settings["engine"] == "simulator" else "time"
+    """Print the result of a run as a table."""
+    summary = record.summary
+    clock = "virtual time" if record.settings["engine"] == "simulator" else "wall-clock time"
     rows = [
-        ["test accuracy", format_number(facts["test_accuracy"], unit=" %")],
-        ["train accuracy", format_number(facts["train_accuracy"], unit=" %")],
-        ["test loss", format_number(facts["test_loss"], 4)],
-        ["updates", format_number(facts["updates"])],
-        ["epochs", format_number(facts["epochs"])],
-        ["mean staleness", format_number(facts["mean_staleness"])],
-        [clock, format_number(facts["seconds"], 1, " s")],
-        ["on this machine", format_number(facts["host_seconds"], 1, " s")],
+        ["test accuracy", format_number(summary["test_accuracy"], unit=" %")],
+        ["train accuracy", format_number(summary["train_accuracy"], unit=" %")],
+        ["test loss", format_number(summary["test_loss"], 4)],
+        ["updates", format_number(summary["updates"])],
+        ["epochs", format_number(summary["epochs"])],
+        ["mean staleness", format_number(summary["mean_staleness"])],
+        [clock, format_number(summary["seconds"], 1, " s")],
+        ["time on this machine", format_number(summary["host_seconds"], 1, " s")],
     ]
-    out.print(build_table(f"run {facts['id']}: {facts['status']}", ["", ""], rows))
-    if not facts["converged"]:
-        reason = facts["error"] or "(accuracy near chance)"
-        out.print(Text.assemble(("NC: no convergence", "red"), f" {reason}"))
-    look = f"straggler show {quote(str(record.path))}"
-    out.print(f"record in {record.path}; see it with: {look}", soft_wrap=True)
+    out.print(build_table(f"run {summary['id']}: {summary['status']}", ["", ""], rows))
+    if not summary["converged"]:
+        reason = summary["error"] or "accuracy near chance"
+        out.print(Text.assemble(("did not converge:", "red"), f" {reason}"))
+    command = f"straggler show {quote(str(record.path))}"
+    out.print(f"The record is in {record.path}. Show it with: {command}", soft_wrap=True)
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"--config {path}: {error}; give a TOML file that can be read") from None
-
-
-def read_pairs(pairs: list[str]) -> dict[str, Any]:
-    """`key=value` as TOML would read it, or as text."""
+def parse_assignments(pairs: list[str]) -> dict[str, Any]:
+    """Parse `key=value` texts; values are read as TOML, or else as plain text."""
     settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(f"--set {pair!r}: write key=value")
+            raise InputError(f"--set {pair!r} must have the form key=value")
         try:
             settings[key.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
@@ -128,8 +115,8 @@ def read_pairs(pairs: list[str]) -> dict[str, Any]:
     return settings
 
 
-def read_resources(text: str | None) -> dict[str, float]:
-    """`CPU=0.5, GPU=1` as amounts by name."""
+def parse_resources(text: str | None) -> dict[str, float]:
+    """Parse `CPU=0.5, memory=1e9` into amounts by name."""
     amounts = {}
     for pair in filter(str.strip, (text or "").split(",")):
         name, _, amount = pair.partition("=")
@@ -138,50 +125,56 @@ def read_resources(text: str | None) -> dict[str, float]:
             if not 0 <= amounts[name.strip()] < math.inf:
                 raise ValueError
         except ValueError:
-            raise InputError(
-                f"--worker-resources {text!r}: write names and amounts, CPU=0.5, GPU=1"
-            ) from None
+            raise InputError(f"--worker-resources {text!r} must have the form CPU=0.5, memory=1e9") from None
     return amounts
 
 
 def resume(
     run: options.Run,
     out_folder: options.Records = Path("runs"),
+    trust: options.Trust = False,
+    as_json: options.Json = False,
+    checkpoint_every: options.CheckpointEvery = "60s",
     jobs: options.Jobs = None,
     data: options.Data = None,
-    checkpoint_every: options.CheckpointEvery = "60s",
     worker_timeout: options.WorkerTimeout = 60.0,
     address: options.Address = None,
     worker_resources: options.WorkerResources = None,
-    as_json: options.Json = False,
 ) -> None:
-    """Go on with a run that was interrupted or killed; the result is the same to the bit."""
-    record = find(run, out_folder)
-    experiment = Experiment.recorded(record)
+    """Resume an interrupted or killed run from its checkpoint; in virtual time the result is identical."""
+    record = find_run(run, out_folder)
+    experiment = Experiment.from_record(record, trust=trust)
     if experiment.id != record.path.name:
         raise InputError(
-            f"{record.path}: its settings have the id {experiment.id} now; give the folder that name if it "
-            f"had it, but if a file that they name (a trace) has changed, run it anew"
+            f"{record.path} has the id {experiment.id} now. Either the folder was renamed, or a file that "
+            f"the experiment names (custom code, a trace) has changed since; then run it again"
         )
-    where = {"address": address, "worker_resources": read_resources(worker_resources)}
-    how = {"jobs": jobs, "data": data, "checkpoint_every": checkpoint_every, "worker_timeout": worker_timeout}
-    carry_out(experiment, record.path.parent, as_json, **how, **where)
+    run_and_show(
+        experiment,
+        record.path.parent,
+        as_json,
+        jobs=jobs,
+        data=data,
+        checkpoint_every=checkpoint_every,
+        worker_timeout=worker_timeout,
+        address=address,
+        worker_resources=parse_resources(worker_resources),
+    )
 
 
-def replay_(
+def replay(
     run: options.Run,
     out_folder: options.Records = Path("runs"),
+    trust: options.Trust = False,
     data: options.Data = None,
 ) -> None:
-    """Execute a run's order of arrivals again and compare the weights, bit for bit."""
-    record = find(run, out_folder)
-    if (there := record.summary.get("weights_sha256")) is None:
-        raise InputError(
-            f"{record.path} has no weights to compare with ({record.status}); `straggler resume` it first"
-        )
-    record.weights()  # a file that is damaged is not the same to the bit
-    here = replay(record, data=data)
-    out.print(f"replayed {here}\nrecorded {there}", soft_wrap=True)
-    if here != there:
-        complain("the weights differ: other code, other versions of torch or another machine", code=1)
-    out.print("the same to the bit")
+    """Execute a run's order of arrivals again, real or simulated, and compare the weights bit by bit."""
+    record = find_run(run, out_folder)
+    if (recorded := record.summary.get("weights_sha256")) is None:
+        raise InputError(f"{record.path} has no weights to compare with ({record.status}). Resume it first")
+    record.weights()  # raises if the file is damaged
+    replayed = replay_record(record, Experiment.from_record(record, trust=trust), data=data)
+    out.print(f"replayed {replayed}\nrecorded {recorded}", soft_wrap=True)
+    if replayed != recorded:
+        exit_with_error("the weights differ: other code, another torch version or another machine", code=1)
+    out.print("The weights are identical.")

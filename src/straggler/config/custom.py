@@ -1,80 +1,194 @@
-"""What a user brings: tensors, Datasets, modules, entries of one's own; told apart by fingerprints."""
+"""Custom models, losses and components: how they are parsed, named in text and identified."""
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from straggler.config.fingerprints import fingerprint
-from straggler.config.registry import GIVEN, CatalogueEntry, is_custom
+from straggler.config.imports import IMPORTED, import_object, is_import_string
+from straggler.config.registry import (
+    CUSTOM_MARK,
+    CatalogueEntry,
+    InputError,
+    build_entry,
+    is_custom,
+    parse_call,
+    parse_entry,
+    suggest_name,
+)
 from straggler.core.randomness import preserve_global_generators, seed_global_generators
 from straggler.problems.custom_data import CustomData
-
-CUSTOM_LOSS_REMARK = "# loss: "  # how the text begins of an experiment with one
+from straggler.problems.models import MODELS, Model
 
 
 class CustomModel:
-    """An nn.Module, or a function or class that makes one."""
+    """An nn.Module, or a class or function without arguments that returns one."""
 
-    def __init__(self, source: nn.Module | Callable[[], nn.Module]) -> None:
-        self.source = source
-        # A module may be trained before it is given to a run; what a function makes is always the same.
-        self._text = "" if isinstance(source, nn.Module) else self._named(build_module(source))
+    def __init__(self, source: nn.Module | Callable[[], nn.Module], text: str | None = None) -> None:
+        self.source, self._text = source, text
+        # A module object may be trained before the run starts, so its fingerprint is taken when it is needed.
+        self._identity = "" if isinstance(source, nn.Module) else self._identify(build_module(source))
 
     def __str__(self) -> str:
-        """Its name and a fingerprint of its code, its structure and its first weights."""
-        return self._named(self.source) if isinstance(self.source, nn.Module) else self._text
+        return self._text or self.identity()
 
-    def _named(self, module: nn.Module) -> str:
-        name = getattr(self.source, "__qualname__", type(module).__name__)
-        return f"{name}{GIVEN}{fingerprint(module)}]"
+    def identity(self) -> str:
+        """Return the name and a fingerprint of code, structure and initial weights."""
+        return self._identity or self._identify(self.source)
 
-
-def custom_keys(settings: Mapping[str, Any], text: str) -> list[str]:
-    """What of a recorded experiment was given in Python, so that its text only names it."""
-    marks = dict.fromkeys(settings, GIVEN) | {"dataset": CustomData.mark}
-    found = [key for key, mark in marks.items() if mark in str(settings.get(key))]
-    return found + (["loss"] if text.startswith(CUSTOM_LOSS_REMARK) else [])
+    def _identify(self, module: Any) -> str:
+        function = self.source.func if isinstance(self.source, partial) else self.source
+        name = getattr(function, "__qualname__", type(module).__name__)
+        return mark_as_custom(name, module)
 
 
-def format_component(entry: Any) -> str:
-    """A setting's text; what is of a class of the user's own, or a link of a chain that is, has its mark."""
-    return " + ".join(f"{link}{component_mark(link)}" for link in chain_links(entry))
+class CustomLoss:
+    """A function of (output, target) that returns a scalar tensor."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], text: str | None = None) -> None:
+        self.function, self._text = function, text
+
+    def __str__(self) -> str:
+        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        return self._text or mark_as_custom(name, self.function)
+
+    def identity(self) -> str:
+        """Return a fingerprint of the function's code and values."""
+        return fingerprint(self.function)
 
 
-def component_identity(entry: CatalogueEntry) -> str:
-    """What tells it from any other: its settings, or, of one's own class, the mark."""
+def parse_model(value: Any) -> Model | CustomModel:
+    """Return the model that a text, a table, a module or a function that returns a module stands for."""
+    if isinstance(value, CustomModel):
+        return value
+    if isinstance(value, str) and is_import_string(value):
+        found = import_object(*parse_call(value))
+        if isinstance(found.target, type) and issubclass(found.target, Model):
+            return build_entry(found.target, found.positional, found.settings)
+        if isinstance(found.target, nn.Module):
+            return CustomModel(found.target, value)
+        if not callable(found.target):
+            raise ValueError(f"{value} must be an nn.Module class or a function that returns a module")
+        return CustomModel(partial(found.target, *found.positional, **found.settings), value)
+    is_entry = isinstance(value, Model) or (isinstance(value, type) and issubclass(value, Model))
+    if isinstance(value, str | dict) or is_entry:
+        return parse_entry(value, MODELS)
+    if not isinstance(value, nn.Module) and not callable(value):
+        raise ValueError(
+            f"{value!r} is not a model: pass a name, an nn.Module, or a function that returns one"
+        )
+    return CustomModel(value)
+
+
+def parse_loss(value: Any) -> CustomLoss | None:
+    """Return the loss that a function, an import string or a name in torch.nn.functional stands for."""
+    if value is None or isinstance(value, CustomLoss):
+        return value
+    if not isinstance(value, str):
+        if not callable(value):
+            raise ValueError(f"{value!r} is not a loss: pass a function of (output, target)")
+        return CustomLoss(value)
+    if CUSTOM_MARK in value:
+        raise ValueError(f"loss {value!r} was a Python object, which text cannot recreate")
+    name, positional, settings = parse_call(value)
+    if is_import_string(name):
+        target = import_object(name, positional, settings).target
+    elif not callable(target := getattr(F, name, None)):
+        names = [known for known in vars(F) if "loss" in known and not known.startswith("_")]
+        raise ValueError(f"torch.nn.functional has no loss {name!r}. {suggest_name(name, names)}")
+    if isinstance(target, type):
+        return CustomLoss(target(*positional, **settings), value)
+    return CustomLoss(partial(target, *positional, **settings) if positional or settings else target, value)
+
+
+def parse_custom_data(text: str) -> CustomData:
+    """Return the data that an import string names.
+
+    It may name a function or class that returns (train, test) or (inputs, labels, test_inputs, test_labels),
+    a Dataset class with a `train` argument as in torchvision, or such a tuple itself.
+    """
+    found = import_object(*parse_call(text))
+    try:
+        parts = call_for_data(found.target, found.positional, found.settings)
+    except Exception as error:
+        raise ValueError(f"{text} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(parts, tuple | list):
+        raise ValueError(f"{text} must return (train_set, test_set), got {type(parts).__name__}")
+    return CustomData(parts, text)
+
+
+def call_for_data(target: Any, positional: list[Any], settings: dict[str, Any]) -> Any:
+    """Return the parts of a data set from what an import string named."""
+    if isinstance(target, type) and "train" in inspect.signature(target).parameters:
+        return tuple(target(*positional, train=train, **settings) for train in (True, False))
+    return target(*positional, **settings) if callable(target) else target
+
+
+def list_custom_objects(settings: dict[str, Any]) -> list[str]:
+    """Return the recorded settings that were Python objects, which text cannot recreate."""
+    return [key for key, value in settings.items() if CUSTOM_MARK in str(value) or OLD_MARK in str(value)]
+
+
+OLD_MARK = "[given "  # in records of version 0.1
+
+
+def mark_as_custom(name: str, content: Any) -> str:
+    """Return `Name [custom 1a2b3c]`: how text shows a Python object that it cannot recreate."""
+    return f"{name}{CUSTOM_MARK}{fingerprint(content)}]"
+
+
+def format_component(component: Any) -> str:
+    """Return a component as text. Text recreates built-in components and those named by import strings."""
     return " + ".join(
-        f"{link.name}{mark}" if (mark := component_mark(link)) else link.identity()
-        for link in chain_links(entry)
+        mark_as_custom(str(link), component_contents(link)) if is_python_object(link) else str(link)
+        for link in chain_links(component)
     )
 
 
-def component_mark(entry: Any) -> str:
-    own = isinstance(entry, CatalogueEntry) and is_custom(type(entry))
-    return f"{GIVEN}{fingerprint(component_contents(entry))}]" if own else ""
+def component_identity(component: Any) -> str:
+    """Return what distinguishes a component: every setting, and for a custom class its code."""
+    return " + ".join(
+        mark_as_custom(link.name, component_contents(link))
+        if isinstance(link, CatalogueEntry) and is_custom(type(link))
+        else link.identity()
+        for link in chain_links(component)
+    )
 
 
-def chain_links(entry: Any) -> Sequence[Any]:
-    return getattr(entry, "links", (entry,))
+def is_python_object(component: Any) -> bool:
+    """Return whether a component's class is custom and not named by an import string or an entry point."""
+    kind = type(component)
+    return isinstance(component, CatalogueEntry) and is_custom(kind) and kind not in IMPORTED
+
+
+def chain_links(component: Any) -> Sequence[Any]:
+    """Return the corrections of a chain, or the component alone."""
+    return getattr(component, "links", (component,))
 
 
 def component_contents(entry: CatalogueEntry) -> tuple[Any, ...]:
-    """Its class, its settings, and what its own code put into private attributes as it was build_module."""
-    kind, remembered = type(entry), entry.__pydantic_private__ or {}
+    """Return a custom component's class, settings, and private attributes that its constructor set."""
+    kind, private = type(entry), entry.__pydantic_private__ or {}
     known = [each for each in kind.__mro__ if issubclass(each, CatalogueEntry) and not is_custom(each)]
-    theirs = {name for each in known for name in each.__private_attributes__}
+    inherited = {name for each in known for name in each.__private_attributes__}
     settings = {name: getattr(entry, name) for name in kind.model_fields}
-    return kind, settings, {name: value for name, value in remembered.items() if name not in theirs}
+    return kind, settings, {name: value for name, value in private.items() if name not in inherited}
 
 
 def build_module(source: Callable[[], nn.Module]) -> nn.Module:
+    """Call a model function with fixed random seeds and return its module."""
     try:
         with preserve_global_generators():
             seed_global_generators(0)
             module = source()
+    except InputError:
+        raise
     except Exception as error:
-        raise ValueError(f"the function that makes it fails: {type(error).__name__}: {error}") from error
+        raise ValueError(f"Building the model failed: {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
-        raise ValueError(f"the function that makes it gives {type(module).__name__}; let it return a Module")
+        raise ValueError(f"The model function must return an nn.Module, got {type(module).__name__}")
     return module

@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import linecache
 import sys
 import sysconfig
 import traceback
@@ -103,6 +104,7 @@ def load_file(path: Path) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, file)
         assert spec is not None and spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        linecache.checkcache(str(file))  # fingerprints read the source through this cache
         try:
             with searching(file.parent), explaining_import_errors(str(path)):
                 spec.loader.exec_module(module)

@@ -1,56 +1,93 @@
-"""Everything there is to choose from, and how it is listed."""
+"""The contents of all catalogues as tables.
 
+`straggler list` must be fast, so it reads listing.json beside this file instead of importing torch. A test
+compares the file with the catalogues; `python -m straggler.config.listing` writes it again.
+"""
+
+import json
 from collections.abc import Mapping
-from typing import Any
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, TypedDict
 
-from rich.table import Table
-
-from straggler.algorithms.corrections import CORRECTIONS
-from straggler.algorithms.methods import METHODS
-from straggler.algorithms.optimizers import OPTIMIZERS
-from straggler.algorithms.policies import POLICIES
-from straggler.algorithms.schedules import available_schedules
-from straggler.analysis.tables import build_table
-from straggler.config.registry import format_value
-from straggler.config.settings import PROBLEM_DATA
-from straggler.problems.models import MODELS
-from straggler.problems.partitions import PARTITIONS
-from straggler.timing import DELAYS
-
-CATALOGUES: dict[str, Mapping[str, Any]] = {
-    "methods": METHODS,
-    "policies": POLICIES,
-    "corrections": CORRECTIONS,
-    "optimizers": OPTIMIZERS,
-    "schedules": available_schedules(),
-    "delays": DELAYS,
-    "partitions": PARTITIONS,
-    "models": MODELS,
-    "datasets": PROBLEM_DATA,
-}
+LISTING_FILE = Path(__file__).with_suffix(".json")
 
 
-def catalogue_table(name: str) -> Table:
-    entries = CATALOGUES[name]
-    if name == "methods":
-        rows = [
-            [key, f"{m.policy} × {m.correction} × {m.optimizer}", m.summary, m.citation]
-            for key, m in METHODS.items()
+class CatalogueListing(TypedDict):
+    """One catalogue as a table."""
+
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def read_listing() -> dict[str, CatalogueListing]:
+    """Return all catalogues, with the entries that installed packages register."""
+    listing: dict[str, CatalogueListing] = json.loads(LISTING_FILE.read_text(encoding="utf-8"))
+    for name, table in listing.items():
+        known = {row[0] for row in table["rows"]}
+        table["rows"] += [
+            [point.name, "", f"Registered by an installed package: {point.value}"]
+            for point in entry_points(group=f"straggler.{name}")
+            if point.name not in known
         ]
-        return build_table(name, ["method", "policy × correction × optimizer", "what it is", "paper"], rows)
-    if name == "schedules":
-        rows = [[key, entry.__name__.replace("<lambda>", "none")] for key, entry in entries.items()]
-        return build_table(name, ["schedule", "torch.optim.lr_scheduler"], rows)
+    return listing
+
+
+def build_listing() -> dict[str, CatalogueListing]:
+    """Return the built-in entries of all catalogues; this imports all of them."""
+    from straggler.algorithms.corrections import CORRECTIONS
+    from straggler.algorithms.methods import METHODS
+    from straggler.algorithms.optimizers import OPTIMIZERS
+    from straggler.algorithms.policies import POLICIES
+    from straggler.algorithms.schedules import available_schedules
+    from straggler.config.settings import PROBLEM_DATA
+    from straggler.problems.models import MODELS
+    from straggler.problems.partitions import PARTITIONS
+    from straggler.timing import DELAYS
+
+    methods = [
+        [name, f"{m.policy} × {m.correction} × {m.optimizer}", m.summary, m.citation]
+        for name, m in METHODS.items()
+    ]
+    schedules = [
+        [name, entry.__name__.replace("<lambda>", "none")] for name, entry in available_schedules().items()
+    ]
+    catalogues = (POLICIES, CORRECTIONS, OPTIMIZERS, DELAYS, PARTITIONS, MODELS, PROBLEM_DATA)
+    listing: dict[str, CatalogueListing] = {
+        "methods": {
+            "columns": ["method", "policy × correction × optimizer", "what it does", "paper"],
+            "rows": methods,
+        },
+        "schedules": {"columns": ["schedule", "torch.optim.lr_scheduler"], "rows": schedules},
+    }
+    for catalogue in catalogues:
+        rows = list_entries(catalogue.built_in)
+        listing[catalogue.plural] = {"columns": ["name", "settings", "what it is"], "rows": rows}
+    return listing
+
+
+def list_entries(entries: Mapping[str, Any]) -> list[list[str]]:
+    """Return name, settings and summary of each entry; an alias refers to its entry."""
     rows = []
-    for key, entry in entries.items():
-        first = next(other for other in entries if entries[other] is entry)
-        what = (entry.__doc__ or "").split("\n")[0] if first == key else f"Another name of {first}."
-        rows.append([key, settings_text(entry) if first == key else "", what])
-    return build_table(name, ["name", "settings", "what it is"], rows)
+    for name, entry in entries.items():
+        if name != entry.name:
+            rows.append([name, "", f"Another name of {entry.name}."])
+        else:
+            rows.append([name, format_settings(entry), (entry.__doc__ or "").split("\n")[0]])
+    return rows
 
 
-def settings_text(entry: Any) -> str:
+def format_settings(entry: Any) -> str:
+    """Return the settings of an entry with their defaults: `seconds, workers=None`."""
+    from straggler.config.registry import format_value
+
     return ", ".join(
         key if field.is_required() else f"{key}={format_value(field.get_default())}"
         for key, field in entry.model_fields.items()
+    )
+
+
+if __name__ == "__main__":
+    LISTING_FILE.write_text(
+        json.dumps(build_listing(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )

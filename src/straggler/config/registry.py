@@ -21,6 +21,8 @@ CUSTOM_MARK = " [custom "  # follows the name of a Python object in text; its fi
 class InputError(ValueError):
     """Invalid input from the user; the message has the value, the rule and the remedy."""
 
+    exit_code = 2
+
 
 class CatalogueEntry(BaseModel):
     """One choice in a catalogue. Its fields are its settings, and `str()` returns its text form."""

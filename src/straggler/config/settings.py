@@ -1,65 +1,75 @@
-"""How the settings of an experiment are read: from texts, tables, tensors or modules."""
+"""Parse, combine and check the settings of an experiment."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
+import torch
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic.fields import FieldInfo
 
+from straggler.algorithms.corrections import parse_correction
 from straggler.algorithms.methods import METHODS
-from straggler.algorithms.optimizers import OPTIMIZERS
-from straggler.config.custom import CustomModel, format_component
-from straggler.config.registry import Catalogue, CatalogueEntry, InputError, build_entry, parse_entry
-from straggler.core import Optimizer, Problem, Server
+from straggler.algorithms.optimizers import OPTIMIZERS, coerce_optimizer, optimizer_from_torch
+from straggler.algorithms.policies import POLICIES
+from straggler.config.custom import format_component, parse_custom_data
+from straggler.config.imports import IMPORTED, import_object, is_import_string
+from straggler.config.registry import (
+    Catalogue,
+    CatalogueEntry,
+    InputError,
+    build_entry,
+    parse_call,
+    parse_entry,
+)
+from straggler.core import Optimizer
 from straggler.problems.custom_data import CustomData
-from straggler.problems.datasets import DATASETS, Mixture
-from straggler.problems.models import MODELS
+from straggler.problems.datasets import DATASETS, DataSet
 from straggler.problems.quadratic import QuadraticData
-from straggler.running.checkpoints import encode_value
 from straggler.timing import Law
 
 BUDGETS = ("epochs", "updates", "gradients", "seconds")
-PIECES = ("policy", "correction", "optimizer")
-SHARED_SETTINGS = ("momentum", "nesterov", "weight_decay")  # of optimizers that are also keys of their own
-Text = (PlainSerializer(format_component), WithJsonSchema({"type": "string"}))
-
-
-PROBLEM_DATA: Catalogue[CatalogueEntry] = Catalogue(
+COMPONENTS = ("policy", "correction", "optimizer")
+OPTIMIZER_SHORTCUTS = (
+    "momentum",
+    "nesterov",
+    "weight_decay",
+)  # settings of the optimizer with their own keys
+MAX_WORKERS = 1_000_000
+PROBLEM_DATA: Catalogue[Any] = Catalogue(
     "data set",
     "datasets",
     CatalogueEntry,
     [*DATASETS.built_in.values(), QuadraticData],
-    {"synthetic": Mixture},
+    aliases={"synthetic": DATASETS["synthetic"]},
 )
 
 
-def choice(catalogue: Catalogue[Any]) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
-    """An entry of a catalogue, or one of the user's own: checked when read, written as its text."""
-    return (
-        BeforeValidator(lambda value: parse_entry(value, catalogue)),
-        PlainSerializer(format_component),
-        WithJsonSchema(
-            {"type": "string", "description": f"{catalogue.what}: {', '.join(catalogue.built_in)}"}
-        ),
-    )
+def as_text(description: str) -> tuple[PlainSerializer, WithJsonSchema]:
+    """Annotations of a field whose value is written as text."""
+    return PlainSerializer(format_component), WithJsonSchema({"type": "string", "description": description})
 
 
-def dataset_of(value: Any) -> Any:
+def component(catalogue: Catalogue[Any]) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
+    """Annotations of a field that holds an entry of a catalogue or a custom component."""
+    description = f"A {catalogue.what}: {', '.join(catalogue.built_in)}, or an import string"
+    return (BeforeValidator(lambda value: parse_entry(value, catalogue)), *as_text(description))
+
+
+def parse_dataset(value: Any) -> Any:
+    """Return the data set that a text, a table, a tuple of tensors or a pair of Datasets stands for."""
+    if isinstance(value, CustomData | DataSet | QuadraticData):
+        return value
+    if isinstance(value, str) and is_import_string(value):
+        return parse_custom_data(value)
     if isinstance(value, str | dict | CatalogueEntry):
         return parse_entry(value, PROBLEM_DATA)
-    if isinstance(value, CustomData):
-        return value
     return CustomData(value if isinstance(value, tuple | list) else (value,))
 
 
-def model_of(value: Any) -> Any:
-    if isinstance(value, str | dict) or type(value) in MODELS.values():
-        return parse_entry(value, MODELS)
-    return value if isinstance(value, CustomModel) else CustomModel(value)
-
-
-def fewest_and_most(workers: Any) -> dict[str, Any]:
-    """`(2, 8)` or `2-8` workers as the two settings it stands for."""
+def parse_workers(workers: Any) -> dict[str, Any]:
+    """Return the two settings that `(2, 8)` or `2-8` workers stand for."""
     if isinstance(workers, str) and (numbers := re.fullmatch(r"(-?\d+)(?:-(\d+))?", workers.strip())):
         workers = [int(number) for number in numbers.groups() if number is not None]
     if isinstance(workers, list | tuple) and 1 <= len(workers) <= 2:
@@ -68,103 +78,144 @@ def fewest_and_most(workers: Any) -> dict[str, Any]:
     return {}
 
 
-def check_real_time(engine: str, delays: Sequence[Law]) -> None:
-    """There a gradient takes what it takes: nothing is drawn that could be multiplied."""
+def parse_laws(value: Any) -> Any:
+    """Return a list of delay laws from one law or a list."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def parse_train_metrics(value: Any) -> Any:
+    """Return `always` or `end` for the true and false of version 0.1."""
+    return {True: "always", False: "end"}.get(value, value) if isinstance(value, bool) else value
+
+
+def parse_optimizer(value: Any) -> Optimizer:
+    """Return the optimizer that text, an object, or a torch class (also by import string) stands for."""
+    if isinstance(value, str) and is_import_string(value):
+        found = import_object(*parse_call(value))
+        if isinstance(found.target, type) and issubclass(found.target, torch.optim.Optimizer):
+            optimizer = optimizer_from_torch(found.target, found.settings)
+            IMPORTED[type(optimizer)] = IMPORTED[found.target]
+            return optimizer
+    return coerce_optimizer(value)
+
+
+def apply_shortcuts(settings: Mapping[str, Any], is_explicit: bool) -> Optimizer:
+    """Return the optimizer with the momentum, nesterov and weight decay that have keys of their own.
+
+    These keys replace what a method sets by default. If the optimizer was passed explicitly, they must not
+    contradict it.
+    """
+    optimizer = parse_optimizer(settings["optimizer"])
+    changes = {}
+    for key in OPTIMIZER_SHORTCUTS:
+        value = settings.get(key)
+        if value is None:
+            continue
+        if not hasattr(optimizer, key):
+            if value:
+                raise ValueError(f"{key}={value}: {optimizer.name} has no {key}. Remove it, or use sgd")
+            continue
+        if is_explicit and key in optimizer.model_fields_set and getattr(optimizer, key) != value:
+            raise ValueError(f"{key} is set twice, to {value} and in {optimizer}. Set it once")
+        changes[key] = value
+    if all(getattr(optimizer, key) == value for key, value in changes.items()):
+        return optimizer
+    explicit = {key: getattr(optimizer, key) for key in optimizer.model_fields_set}
+    return build_entry(type(optimizer), [], explicit | changes)
+
+
+def override_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with changes, which replace everything that they stand for.
+
+    A method replaces policy, correction and optimizer, but keeps the momentum and weight decay that were
+    set, if its optimizer has them. An optimizer replaces all settings of the last one. A budget replaces any
+    other.
+    """
+    settings = dict(settings)
+    if "workers" in changes:
+        settings.pop("min_workers", None)
+    if any(budget in changes for budget in BUDGETS):
+        remove_keys(settings, BUDGETS)
+    if "optimizer" in changes:
+        remove_keys(settings, ("optimizer", *OPTIMIZER_SHORTCUTS))
+    if str(changes.get("method")) in METHODS:
+        new = parse_entry(METHODS[changes["method"]].optimizer, OPTIMIZERS)
+        kept = list_optimizer_settings(settings)
+        remove_keys(settings, (*COMPONENTS, *OPTIMIZER_SHORTCUTS))
+        for key, value in kept.items():
+            if hasattr(new, key) and not (key == "nesterov" and key in new.model_fields_set):
+                settings[key] = value
+    elif "optimizer" in settings and (replaced := changes.keys() & {*OPTIMIZER_SHORTCUTS}):
+        last = parse_recorded_optimizer(settings["optimizer"])
+        explicit = {key: getattr(last, key) for key in last.model_fields_set - replaced}
+        settings["optimizer"] = {"name": last.name} | explicit
+    return settings | dict(changes)
+
+
+def list_optimizer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the momentum, nesterov and weight decay that were set, as keys or in the optimizer's text."""
+    kept = {key: settings[key] for key in OPTIMIZER_SHORTCUTS if settings.get(key) is not None}
+    if "optimizer" in settings:
+        last = parse_recorded_optimizer(settings["optimizer"])
+        explicit = last.model_fields_set & {*OPTIMIZER_SHORTCUTS}
+        kept = {key: getattr(last, key) for key in explicit} | kept
+    return kept
+
+
+def parse_recorded_optimizer(value: Any) -> Optimizer:
+    """Return the optimizer that settings name, or raise InputError."""
+    try:
+        return parse_optimizer(value)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def remove_keys(settings: dict[str, Any], keys: Iterable[str]) -> None:
+    """Delete keys from settings if they are there."""
+    for key in keys:
+        settings.pop(key, None)
+
+
+@cache
+def parse_method(name: str) -> dict[str, Any]:
+    """Return the policy, correction and optimizer of a method."""
+    method = METHODS[name]
+    return {
+        "policy": parse_entry(method.policy, POLICIES),
+        "correction": parse_correction(method.correction),
+        "optimizer": parse_entry(method.optimizer, OPTIMIZERS),
+    }
+
+
+def find_method(components: Mapping[str, Any]) -> str | None:
+    """Return the method that has these components, whatever its momentum and weight decay, or None."""
+    optimizer = components["optimizer"]
+    for name in METHODS:
+        row = parse_method(name)
+        same = all(str(row[key]) == str(components[key]) for key in ("policy", "correction"))
+        same_optimizer = type(row["optimizer"]) is type(optimizer)
+        same_nesterov = getattr(row["optimizer"], "nesterov", None) == getattr(optimizer, "nesterov", None)
+        if same and same_optimizer and same_nesterov and not METHODS[name].single:
+            return name
+    return None
+
+
+def check_engine_delays(engine: str, delays: Sequence[Law]) -> None:
+    """Refuse delays that scale a simulated compute time where compute times are real."""
     for law in delays:
         if law.multiplies and engine != "simulator":
             raise ValueError(
-                f"delay={law}: it multiplies a compute time that is drawn, and engine={engine} measures it; "
-                f"use a law in seconds, or the simulator"
+                f"delay={law} scales a simulated compute time, so it requires engine='simulator'. "
+                f"Use a delay in seconds instead"
             )
 
 
-def check_memory(server: Server) -> None:
-    """A piece of one's own may remember only what a checkpoint can hold."""
-    for piece in (server.policy, server.correction, server.optimizer):
-        try:
-            encode_value(piece.state(), {})
-        except TypeError as error:
-            remedy = "let it remember numbers, texts, tensors, and lists, tuples and dicts of these"
-            raise ValueError(f"{piece}: {error}; {remedy}") from None
-
-
-def check_formula(dataset: QuadraticData, model: Any, partition: Any, validation: float, loss: Any) -> None:
-    """What would change nothing is refused, unless it is as it would be anyway."""
-    said = {"model": str(model), "partition": str(partition), "validation": validation, "loss": loss}
-    for key, default in {"model": "lenet5", "partition": "iid", "validation": 0.0, "loss": None}.items():
-        if said[key] != default:
-            raise ValueError(f"{key}={said[key]}: {dataset.name} is a formula, without a {key}; leave it out")
-
-
-def remarks(
-    engine: str, compute: Law, workers: int, fewest: int | None, batch_size: int, problem: Problem
-) -> Iterator[str]:
-    """What a user may not expect of these settings."""
-    if engine == "simulator" and fewest not in (None, workers):
-        yield f"in virtual time all {workers} workers are there from the start to the end"
-    if engine != "simulator" and str(compute) != "constant(seconds=1.0)":
-        yield f"compute={compute} is for virtual time; here a gradient takes what it takes"
-    sizes = {problem.batch_samples(worker, 0): worker for worker in reversed(range(workers))}
-    if (smallest := min(sizes)) < batch_size:
-        who = f"worker {sizes[smallest]}"
-        yield f"batch_size={batch_size} is more than {who} has, whose batches have {smallest}"
-
-
-def with_shared_settings(settings: Mapping[str, Any], own: bool) -> Optimizer:
-    """The optimizer with momentum, nesterov and weight decay from the keys of those names.
-
-    What a method sets by default gives way; what the user wrote into the optimizer must agree.
-    """
-    optimizer = parse_entry(settings["optimizer"], OPTIMIZERS)
-    changes = {}
-    for key in SHARED_SETTINGS:
-        if key not in settings:
-            continue
-        if not hasattr(optimizer, key):
-            if settings[key]:
-                raise ValueError(
-                    f"{key}={settings[key]}: {optimizer.name} takes no {key}; leave it out, or use sgd"
-                )
-            continue
-        if own and key in optimizer.model_fields_set and getattr(optimizer, key) != settings[key]:
-            raise ValueError(f"{key} is given twice: {settings[key]}, and in {optimizer}; give one")
-        changes[key] = settings[key]
-    if all(getattr(optimizer, key) == value for key, value in changes.items()):
-        return optimizer
-    given = {key: getattr(optimizer, key) for key in optimizer.model_fields_set}
-    return build_entry(type(optimizer), [], given | changes)
-
-
-def overridden(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with changes, which win over all that they stand for.
-
-    A method wins over the pieces (momentum and weight decay stay, if its optimizer has them), an optimizer
-    over all that was set of the last one, one setting over the same in the optimizer's text, a budget over
-    any other.
-    """
-    settings = dict(settings)
-    replaced: set[str] = {"min_workers"} if "workers" in changes else set()
-    if str(changes.get("method")) in METHODS and any(piece in settings for piece in PIECES):
-        new = parse_entry(METHODS[changes["method"]].optimizer, OPTIMIZERS)
-        replaced |= {*PIECES} | {key for key in SHARED_SETTINGS if not hasattr(new, key)}
-        replaced |= {"nesterov"} & new.model_fields_set
-    if "optimizer" in changes:
-        replaced |= {"optimizer", *SHARED_SETTINGS}
-    if any(budget in changes for budget in BUDGETS):
-        replaced |= {*BUDGETS}
-    if "optimizer" in settings and (set_anew := changes.keys() & {*SHARED_SETTINGS}):
-        try:
-            last = parse_entry(settings["optimizer"], OPTIMIZERS)
-        except ValueError as error:
-            raise InputError(str(error)) from None
-        settings["optimizer"] = without(last, set_anew)
-    return {key: value for key, value in settings.items() if key not in replaced} | dict(changes)
-
-
-def without(entry: Any, keys: set[str]) -> dict[str, Any]:
-    """An entry of a catalogue as a table, some of its settings left open."""
-    return {"name": entry.name} | {key: getattr(entry, key) for key in entry.model_fields_set - keys}
-
-
-def laws_of(value: Any) -> Any:
-    return [value] if isinstance(value, str | dict | Law) else value
+def check_quadratic(
+    dataset: QuadraticData, settings: Mapping[str, Any], fields: Mapping[str, FieldInfo]
+) -> None:
+    """Refuse settings that the quadratic problem does not use, unless they have their defaults."""
+    for key in ("model", "partition", "validation", "loss"):
+        if str(settings[key]) != str(fields[key].get_default()):
+            raise ValueError(
+                f"{key}={settings[key]}: {dataset.name} is a formula and has no {key}. Remove it"
+            )

@@ -4,8 +4,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+from straggler.config.fingerprints import fingerprint
+from straggler.config.imports import import_object, is_import_string
+from straggler.config.registry import suggest_name
 from straggler.core import Engine
 from straggler.engines.ray_errors import needing_ray
 from straggler.timing import Durations
@@ -13,7 +16,7 @@ from straggler.timing import Durations
 if TYPE_CHECKING:
     from straggler.engines.pool.gradient_pool import GradientComputer
 
-__all__ = ["ENGINES", "EngineSetup", "ResumableEngine", "load_engine"]
+__all__ = ["ENGINES", "EngineSetup", "ResumableEngine", "identify_engine", "load_engine", "parse_engine"]
 
 # The engines that an experiment can name. Each is imported on first use, because Ray is optional.
 ENGINES = {
@@ -53,8 +56,27 @@ class ResumableEngine(Engine, Protocol):
 
 
 def load_engine(name: str) -> type[ResumableEngine]:
-    """Import an engine class by its name in ENGINES."""
+    """Import an engine class by its name in ENGINES or by its import string."""
+    if name not in ENGINES:
+        custom: type[ResumableEngine] = import_object(name, [], {}).target
+        return custom
     module, class_name = ENGINES[name].split(":")
     with needing_ray(f"engine={name!r}"):
-        engine: type[ResumableEngine] = getattr(import_module(module), class_name)
-    return engine
+        built_in: type[ResumableEngine] = getattr(import_module(module), class_name)
+    return built_in
+
+
+def parse_engine(value: Any) -> str:
+    """Return the name of an engine, or the import string of a custom engine class."""
+    if isinstance(value, type):
+        value = f"{value.__module__}:{value.__qualname__}"
+    if not isinstance(value, str) or (value not in ENGINES and not is_import_string(value)):
+        raise ValueError(f"Unknown engine {value!r}. {suggest_name(str(value), ENGINES)}")
+    if value not in ENGINES and not callable(getattr(load_engine(value), "create", None)):
+        raise ValueError(f"{value} is not an engine: it must be a class with a `create` class method")
+    return value
+
+
+def identify_engine(name: str) -> str:
+    """Return an engine's name, and for a custom engine a fingerprint of its code too."""
+    return name if name in ENGINES else f"{name} {fingerprint(load_engine(name))}"

@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from straggler.config.fingerprints import fingerprint
+from straggler.config.registry import CUSTOM_MARK
 from straggler.problems.downloads.sources import ReportFunction
 from straggler.problems.examples import ArrayExamples, DatasetExamples, Examples, find_class_names
 
@@ -22,9 +23,8 @@ class CustomData:
     Arrays come as (inputs, labels, test_inputs, test_labels) or in two pairs.
     """
 
-    mark: ClassVar[str] = "given("  # begins the text of custom data, and of nothing else
-
-    def __init__(self, parts: tuple[Any, ...] | list[Any]) -> None:
+    def __init__(self, parts: tuple[Any, ...] | list[Any], text: str | None = None) -> None:
+        self._text = text  # the import string that names the data
         if len(parts) == 2 and all(isinstance(part, tuple) and len(part) == 2 for part in parts):
             parts = (*parts[0], *parts[1])  # (inputs, labels), (test inputs, test labels)
         self.train: Examples
@@ -49,7 +49,17 @@ class CustomData:
             raise ValueError("The training set and the test set must not be empty")
 
     def __str__(self) -> str:
-        return f"{self.mark}{self.fingerprint})"
+        return self._text or self.identity()
+
+    def identity(self) -> str:
+        """Return the name of the data and a fingerprint of their contents or code."""
+        name = type(self.train.dataset).__name__ if isinstance(self.train, DatasetExamples) else "arrays"
+        return f"{name}{CUSTOM_MARK}{self.fingerprint}]"
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether reading the training set may be slow."""
+        return self.train.is_lazy
 
     def load(self, folder: Path | None, report: ReportFunction) -> Self:
         """Return itself: custom data need no download."""

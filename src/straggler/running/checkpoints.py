@@ -18,7 +18,7 @@ from torch import Tensor
 
 from straggler.core import Arrival, Gradient, Job
 from straggler.core.buffers import BufferAverage
-from straggler.core.server import Ledger, ServerState
+from straggler.core.server import Ledger, Server, ServerState
 from straggler.record import RecordError
 from straggler.running.atomic_files import replace_atomically
 
@@ -155,3 +155,13 @@ def rebuild_object(kind: type, content: dict[str, Any]) -> Any:
     thing: Any = object.__new__(kind)
     vars(thing).update(content)
     return thing
+
+
+def check_checkpointable(server: Server) -> None:
+    """Raise ValueError if a custom component keeps state that a checkpoint cannot store."""
+    for component in (server.policy, server.correction, server.optimizer):
+        try:
+            encode_value(component.state(), {})
+        except TypeError as error:
+            rule = "keep numbers, texts, tensors, and lists, tuples and dicts of these"
+            raise ValueError(f"{component}: {error}; {rule}") from None

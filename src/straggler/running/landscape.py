@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from straggler.config.registry import InputError
-from straggler.config.settings import PIECES
+from straggler.config.settings import COMPONENTS
 from straggler.core import Problem
 from straggler.core.randomness import addressed_rng
 from straggler.engines.pool.gradient_pool import on_cores
@@ -30,7 +30,12 @@ from straggler.running.atomic_files import write_parquet_atomically
 
 SAVE_SECONDS = 10.0  # of work that an interrupted grid may lose
 CACHE_NAME = re.compile(r"[0-9a-f]{16}-(\d{1,3})-(\d+|all)-(\d+\.\d+)")  # key, grid, samples, margin
-TRAINING = (*PIECES, "partition", "compute", "delay")  # settings on which the loss of a model does not depend
+TRAINING = (
+    *COMPONENTS,
+    "partition",
+    "compute",
+    "delay",
+)  # settings on which the loss of a model does not depend
 FEWEST_SNAPSHOTS = 3  # of a path that is drawn without a surface
 SCHEMA = {"kind": pl.String, "run": pl.Int64, "updates": pl.Int64, "seconds": pl.Float64}
 SCHEMA |= {"a": pl.Float64, "b": pl.Float64}
@@ -216,7 +221,7 @@ def check_same_problem(runs: Sequence[Record]) -> Experiment:
                     f"{record.path} has {setting}={record.settings[setting]}, but {runs[0].path} has "
                     f"{first[setting]}. A landscape shows one problem: leave one of them out."
                 )
-    return Experiment.recorded(runs[0], but=TRAINING)
+    return Experiment.from_record(runs[0], defaults_for=TRAINING)
 
 
 def read_path(record: Record, report: Report) -> SnapshotPath:

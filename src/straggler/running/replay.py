@@ -17,7 +17,7 @@ from straggler.running.observer import weights_sha256
 
 def replay(record: Record, experiment: Experiment | None = None, data: Path | None = None) -> str:
     """The fingerprint of the weights that a record leads to; give the experiment if text cannot hold it."""
-    experiment = experiment or Experiment.recorded(record)
+    experiment = experiment or Experiment.from_record(record)
     problem = experiment.problem(data)
     arrivals = record.history.filter(pl.col("decision") != "cancelled")
     if arrivals.is_empty():

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from straggler.config.registry import InputError
-from straggler.config.settings import remarks
 from straggler.core import Diverged, Problem, Server
 from straggler.core.loop import Budget, train
 from straggler.engines import EngineSetup, load_engine
@@ -23,8 +22,8 @@ from straggler.problems.supervised import SupervisedProblem, use_one_thread
 from straggler.record import Record, find_finished_record, has_other_results_version
 from straggler.running.allocator import tuned_allocator
 from straggler.running.checkpointer import Checkpointer, CheckpointInterval, RunState
-from straggler.running.checkpoints import read_newest_checkpoint
-from straggler.running.observer import Observer, ObserverSettings, RunProgress, TrainMetrics, weights_sha256
+from straggler.running.checkpoints import check_checkpointable, read_newest_checkpoint
+from straggler.running.observer import Observer, ObserverSettings, RunProgress, weights_sha256
 from straggler.running.recorder import Recorder
 from straggler.timing import Durations
 
@@ -107,15 +106,6 @@ def load_checkpoint(folder: Path, options: RunOptions) -> RunState | None:
     return state
 
 
-def choose_train_metrics(chosen: bool | TrainMetrics | None, problem: Problem) -> TrainMetrics:
-    """Return when to evaluate the training set: by default at the end, or never if reading it may be slow."""
-    if isinstance(chosen, str):
-        return chosen
-    if chosen:
-        return "always"
-    return "never" if problem.is_lazy else "end"
-
-
 def train_and_record(experiment: Experiment, options: RunOptions, folder: Path) -> None:
     """Train from the start or from the newest checkpoint, and write the record."""
     started = time.monotonic()
@@ -127,7 +117,7 @@ def train_and_record(experiment: Experiment, options: RunOptions, folder: Path) 
         started -= resumed.elapsed
     settings = ObserverSettings(
         eval_every=experiment.eval_every,
-        train_metrics=choose_train_metrics(experiment.train_metrics, problem),
+        train_metrics=experiment.train_metrics or "end",
         snapshots=experiment.snapshots,
         evaluates_beside=not engine_class.is_virtual and experiment.eval_every > 0,
         detects_collapse=engine_class.is_virtual,
@@ -169,6 +159,7 @@ def build_run(experiment: Experiment, options: RunOptions) -> tuple[Problem, Ser
     try:
         problem = experiment.problem(options.data, options.report)
         server = experiment.server(problem)
+        check_checkpointable(server)
         if isinstance(problem, SupervisedProblem):
             problem.try_out()
     except ValueError as error:
@@ -177,10 +168,24 @@ def build_run(experiment: Experiment, options: RunOptions) -> tuple[Problem, Ser
     gradients = sum(budget.shares or ()) or experiment.gradients or experiment.updates or 0
     # Only the data tell how many epochs a number of gradients is.
     experiment.check_schedule(gradients * experiment.batch_size / problem.samples)
-    cluster = (experiment.engine, experiment.compute, experiment.workers, experiment.min_workers)
-    for remark in remarks(*cluster, experiment.batch_size, problem):
+    for remark in list_remarks(experiment, problem):
         options.report(remark)
     return problem, server, budget
+
+
+def list_remarks(experiment: Experiment, problem: Problem) -> Iterator[str]:
+    """Yield what a user may not expect of these settings."""
+    virtual, workers = experiment.engine == "simulator", experiment.workers
+    if virtual and experiment.min_workers not in (None, workers):
+        yield f"min_workers has no effect in virtual time: all {workers} workers are present all the time."
+    if not virtual and str(experiment.compute) != str(type(experiment).model_fields["compute"].default):
+        yield f"compute={experiment.compute} has no effect in real time: computing takes as long as it takes."
+    sizes = {problem.batch_samples(worker, 0): worker for worker in reversed(range(workers))}
+    if (smallest := min(sizes)) < experiment.batch_size:
+        yield (
+            f"Worker {sizes[smallest]} has only {smallest} samples, so its batches are smaller than "
+            f"batch_size={experiment.batch_size}."
+        )
 
 
 def start_computing(

@@ -46,7 +46,7 @@ def calibrate(record: Record, experiment: Experiment | None = None) -> Calibrati
     What a run computes does not matter: where text cannot hold its data or model, and no experiment is given,
     others stand for them.
     """
-    experiment = experiment or Experiment.recorded(record, but=COMPUTED)
+    experiment = experiment or Experiment.from_record(record, defaults_for=COMPUTED)
     if experiment.engine == "simulator":
         raise InputError(f"{record.path} was simulated; give a run in real time: --engine processes")
     if not record.ended:

@@ -15,6 +15,8 @@ TRIED = 16  # workers whose first job is drawn before anything runs
 class DurationError(ValueError):
     """A job that would take no time, or for ever."""
 
+    exit_code = 1
+
 
 class DrawnBlock(NamedTuple):
     """One worker's latest block; indexing an array of Python floats is faster than a numpy array."""

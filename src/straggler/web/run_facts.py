@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from straggler.algorithms.corrections import correction_of
+from straggler.algorithms.corrections import parse_correction
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
-from straggler.config.custom import custom_keys
+from straggler.config.custom import list_custom_objects
 from straggler.config.imports import is_import_string, refuse_import_strings
 from straggler.config.registry import parse_entry
-from straggler.config.settings import PIECES, SHARED_SETTINGS
+from straggler.config.settings import COMPONENTS, OPTIMIZER_SHORTCUTS
 from straggler.experiment import Experiment
 from straggler.record import ARRIVALS, Record, RecordError
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 MAX_WORKERS = 100_000  # a record can claim any number, and building the experiment takes memory for each
 READ_ERRORS = (RecordError, ValueError, TypeError, OSError, pl.exceptions.PolarsError)
 CUSTOM_REMARK = "This run used custom Python objects; run it again from the program that defines them."
-UNLABELLED = (*PIECES, *SHARED_SETTINGS, "method", "seed", "eval_every", "train_metrics", "snapshots")
+UNLABELLED = (*COMPONENTS, *OPTIMIZER_SHORTCUTS, "method", "seed", "eval_every", "train_metrics", "snapshots")
 
 
 class RunFacts:
@@ -67,7 +67,7 @@ class RunFacts:
     @cached_property
     def is_custom(self) -> bool:
         """Whether the run used Python objects that its settings only name."""
-        return bool(custom_keys(self.settings, self.text))
+        return bool(list_custom_objects(self.settings))
 
     @cached_property
     def experiment(self) -> Experiment | None:
@@ -84,7 +84,7 @@ class RunFacts:
         if self.is_custom or any(map(is_import_string, items)):
             return None
         with refuse_import_strings(str(self.record.path)):  # a record must never execute code
-            return self._read(lambda: Experiment.recorded(self.record), None)
+            return self._read(lambda: Experiment.from_record(self.record), None)
 
     @property
     def status(self) -> str:
@@ -126,13 +126,13 @@ def methods_by_components() -> dict[tuple[str, ...], str]:
         policy = parse_entry(method.policy, POLICIES)
         optimizer = parse_entry(method.optimizer, OPTIMIZERS)
         if not method.single:
-            names.setdefault((str(policy), str(correction_of(method.correction)), str(optimizer)), name)
+            names.setdefault((str(policy), str(parse_correction(method.correction)), str(optimizer)), name)
     return names
 
 
 def format_method(settings: Mapping[str, Any]) -> str:
     """Return the name of a run's method, or else of its components that are not the plain ones."""
-    components = tuple(str(settings.get(key, "")) for key in PIECES)
+    components = tuple(str(settings.get(key, "")) for key in COMPONENTS)
     if components in methods_by_components():
         return methods_by_components()[components]
     names = [shorten_custom_name(text) for text in components if text not in ("none", "sgd", "")]
@@ -146,14 +146,18 @@ def shorten_custom_name(text: str) -> str:
 
 def minimal_settings(experiment: Experiment) -> dict[str, Any]:
     """Return the settings that differ from the defaults; a method stands for its components."""
-    settings, defaults = experiment.resolved(), Experiment().resolved()
+    settings, defaults = experiment.to_dict(), Experiment().to_dict()
     changed = {key: value for key, value in settings.items() if value != defaults.get(key)}
     if any(key in settings for key in ("updates", "gradients", "seconds")):
         changed.pop("epochs", None)
     if (fewest := changed.pop("min_workers", None)) is not None:
         changed["workers"] = f"{fewest}-{experiment.workers}"
-    method = methods_by_components().get(tuple(settings[key] for key in PIECES))
-    hidden = (*SHARED_SETTINGS, "method", *(PIECES if method else ()))  # the optimizer has the shared ones
+    method = methods_by_components().get(tuple(settings[key] for key in COMPONENTS))
+    hidden = (
+        *OPTIMIZER_SHORTCUTS,
+        "method",
+        *(COMPONENTS if method else ()),
+    )  # the optimizer has the shared ones
     changed = {key: value for key, value in changed.items() if key not in hidden}
     return ({"method": method} if method not in (None, "asgd") else {}) | changed
 

@@ -23,6 +23,8 @@ CHUNK = 1 << 20
 class DataError(RuntimeError):
     """A data set that cannot be had, or is not what it should be."""
 
+    exit_code = 2
+
 
 class FilesMissing(DataError):
     """A folder in which nothing of a data set is."""

@@ -1,0 +1,198 @@
+"""Tests for custom code: run small experiments with it and report which laws of the project it breaks."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.utils.data import Dataset
+
+from straggler.config.imports import import_object
+from straggler.config.registry import InputError, parse_call
+from straggler.core import Arrival, Change, Correction, Optimizer, Policy
+from straggler.core.loop import train
+from straggler.engines.pool.gradient_pool import GradientComputer
+from straggler.engines.simulator import Simulator
+from straggler.experiment import Experiment
+from straggler.problems.models import Model
+from straggler.problems.partitions import Partition
+from straggler.running.observer import RunProgress
+from straggler.running.replay import replay
+from straggler.timing import Durations, Law
+
+# The setting of Experiment that a class belongs to.
+KINDS: dict[type, str] = {
+    Policy: "policy",
+    Correction: "correction",
+    Optimizer: "optimizer",
+    Law: "delay",
+    Partition: "partition",
+    Model: "model",
+    nn.Module: "model",
+    Dataset: "dataset",
+}
+UPDATES = 40
+WORKERS = (2, 5)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One law and whether the custom code obeys it."""
+
+    law: str
+    failure: str | None  # what went wrong; None if the law holds
+
+
+def find_kind(text: str) -> str:
+    """Return the setting of Experiment that an import string is for, judging by the class it names."""
+    target = import_object(*parse_call(text)).target
+    if isinstance(target, type):
+        for kind, key in KINDS.items():
+            if issubclass(target, kind):
+                return key
+    raise InputError(
+        f"{text} is neither a component nor a module. Say what it is: --as loss, model or dataset"
+    )
+
+
+def check_custom_code(text: str, key: str | None = None, **settings: Any) -> Iterator[CheckResult]:
+    """Check an import string law by law; `settings` replace those of the small test experiment."""
+    try:
+        key = key or find_kind(text)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+    def build(**changes: Any) -> Experiment:
+        return Experiment(**default_settings(key) | {key: text} | settings | changes)
+
+    def construct() -> None:
+        for workers in (1, *WORKERS):
+            build(workers=workers)
+
+    yield (first := run_check("It can be constructed with 1, 2 and 5 workers", construct))
+    if first.failure is not None:
+        return  # nothing else can be tried
+    with tempfile.TemporaryDirectory() as folder:
+        for law, check in list_laws(build, key, Path(folder)).items():
+            yield run_check(law, check)
+
+
+def default_settings(key: str) -> dict[str, Any]:
+    """Return the settings of a small experiment; components are tested on a quadratic, which is fast."""
+    supervised = key in ("model", "dataset", "loss", "partition")
+    data = (
+        {"dataset": "digits", "model": "mlp(hidden=[8])"}
+        if supervised
+        else {"dataset": "quadratic(noise=0.1)"}
+    )
+    return data | {
+        "workers": 5,
+        "compute": "gamma(mean=1, cv=0.5)",
+        "updates": UPDATES,
+        "lr": 0.01,
+        "eval_every": 0,
+    }
+
+
+def list_laws(build: Callable[..., Experiment], key: str, folder: Path) -> dict[str, Callable[[], None]]:
+    """Return the checks by the law that each one tests."""
+    whole = folder / "whole"
+
+    def finish() -> None:
+        for workers in WORKERS:
+            summary = build(workers=workers).run(whole, jobs=1).summary
+            require(summary["updates"] >= UPDATES, f"{workers} workers: {summary['updates']} updates")
+            require(summary["status"] == "finished", f"{workers} workers: {summary['error']}")
+
+    def repeat() -> None:
+        first, second = (build().run(folder / name, jobs=1) for name in ("whole", "again"))
+        require_same(first.summary, second.summary, "two identical runs")
+
+    def use_processes() -> None:
+        alone, pooled = build().run(whole, jobs=1), build().run(folder / "pooled", jobs=2)
+        require_same(alone.summary, pooled.summary, "one and two processes")
+
+    def resume() -> None:
+        def interrupt(progress: RunProgress) -> None:
+            if progress.updates > UPDATES // 2:
+                raise KeyboardInterrupt
+
+        experiment = build()
+        with suppress(KeyboardInterrupt):
+            experiment.run(folder / "resumed", jobs=1, progress=interrupt, checkpoint_every="3")
+        resumed = experiment.run(folder / "resumed", jobs=1)
+        require_same(experiment.run(whole, jobs=1).summary, resumed.summary, "a whole and a resumed run")
+
+    def replay_record() -> None:
+        experiment = build()
+        record = experiment.run(whole, jobs=1)
+        same = replay(record, experiment) == record.summary["weights_sha256"]
+        require(same, "replaying the record gives other weights")
+
+    def recreate() -> None:
+        experiment = build()
+        record = experiment.run(whole, jobs=1)
+        again = Experiment.from_record(record, trust=True)
+        require(again.id == experiment.id, "the experiment that is read back from the record has another id")
+
+    laws: dict[str, Callable[[], None]] = {
+        "Training reaches its budget": finish,
+        "The same experiment gives the same weights": repeat,
+        "The weights do not depend on the number of processes": use_processes,
+        "An interrupted run resumes to the same weights": resume,
+        "Replaying the record gives the same weights": replay_record,
+        "The record's text recreates the experiment": recreate,
+    }
+    if key in ("policy", "correction", "optimizer"):
+        laws["Training continues when a worker leaves and comes back"] = lambda: train_with_churn(build())
+    return laws
+
+
+def run_check(law: str, check: Callable[[], None]) -> CheckResult:
+    """Run one check and return its result; any exception counts as a failure."""
+    try:
+        check()
+    except Exception as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        return CheckResult(law, text if isinstance(error, InputError) else f"{type(error).__name__}: {text}")
+    return CheckResult(law, None)
+
+
+class LawError(AssertionError):
+    """Custom code breaks a law."""
+
+
+def require(holds: bool, failure: str) -> None:
+    """Raise LawError unless a condition holds."""
+    if not holds:
+        raise LawError(failure)
+
+
+def require_same(one: dict[str, Any], other: dict[str, Any], what: str) -> None:
+    """Raise LawError unless two runs ended with the same weights."""
+    require(one["weights_sha256"] == other["weights_sha256"], f"{what} end with different weights")
+
+
+class ChurnSimulator(Simulator):
+    """A simulator in which worker 0 leaves after 10 arrivals and joins again after 10 more."""
+
+    arrived = 0
+
+    def next(self) -> Arrival | Change | None:  # type: ignore[override]
+        self.arrived += 1
+        if self.arrived in (10, 20):
+            return Change(0, self.now, joined=self.arrived == 20)
+        return super().next()
+
+
+def train_with_churn(experiment: Experiment) -> None:
+    """Train while a worker leaves and joins again; the loop raises if all workers stay idle."""
+    problem = experiment.problem()
+    durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
+    engine = ChurnSimulator(GradientComputer(problem), durations)
+    server = experiment.server(problem)
+    train(server, engine, experiment.budget(problem), lambda *event: None)
+    require(server.k >= UPDATES, f"only {server.k} of {UPDATES} updates were made")
