@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 import typer
-from story import run_story
 from test_reductions import STATE
 
+from story import run_story
 from straggler.algorithms.methods import METHODS
 from straggler.cli import build_app
 from straggler.cli.train import read_pairs
-from straggler.config.listing import CATALOGUES
+from straggler.config.listing import read_listing
 from straggler.experiment import Experiment
 from straggler.sweeps.grid import expand_grid, read_grid_file
 
@@ -138,7 +138,7 @@ def check(line: str) -> Experiment | None:
         return None
     given = command.make_context(name, arguments).params
     if name == "list":
-        assert given["what"] is None or given["what"] in CATALOGUES
+        assert given["what"] is None or given["what"] in read_listing()
     if name == "cite":
         assert given["method"].isupper() or given["method"] in METHODS
     if name != "run":

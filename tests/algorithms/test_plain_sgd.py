@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from story import run_story
 from torch import nn
 
+from story import run_story
 from straggler.core.randomness import torch_seed
 from straggler.experiment import Experiment
 from straggler.problems.supervised import SupervisedProblem, use_one_thread

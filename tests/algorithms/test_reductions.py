@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from story import run_story
 from torch import Tensor
 
+from story import run_story
 from straggler.algorithms.methods import METHODS
 from straggler.core import Arrival, Gradient, Problem, Server
 from straggler.experiment import Experiment

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from straggler import cli
 from straggler.cli.app import out
-from straggler.config.listing import CATALOGUES
+from straggler.config.listing import build_listing, read_listing
 from straggler.core.loop import Budget
 from straggler.record import Record
 from straggler.running import progress
@@ -650,6 +650,13 @@ def test_ctrl_c_says_where_the_record_is(straggler: Command, monkeypatch: pytest
 
 
 # Looking.
+
+
+CATALOGUES = {name: [row[0] for row in table["rows"]] for name, table in read_listing().items()}
+
+
+def test_the_committed_listing_is_current() -> None:
+    assert read_listing() == build_listing(), "run: python -m straggler.config.listing"
 
 
 @pytest.mark.parametrize("what", CATALOGUES)

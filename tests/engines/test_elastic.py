@@ -279,7 +279,7 @@ def test_in_virtual_time_nobody_comes_or_goes_and_it_says_so(
 ) -> None:
     lines: list[str] = []
     Experiment(**DIGITS, workers=workers, updates=4).run(tmp_path, jobs=1, report=lines.append)
-    assert any("all 4 workers are there" in line for line in lines) == said
+    assert any("all 4 workers are present" in line for line in lines) == said
 
 
 @pytest.mark.slow

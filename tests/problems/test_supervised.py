@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import classification_report
-from story import run_story
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from story import run_story
 from straggler.core.randomness import addressed_rng
 from straggler.experiment import Experiment
 from straggler.problems.examples import ArrayExamples, DatasetExamples, crop_and_flip

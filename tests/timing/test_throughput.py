@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from story import run_story
 from typer.testing import CliRunner
 
+from story import run_story
 from straggler.algorithms.policies import POLICIES, Hybrid
 from straggler.analysis.figures.throughput import tabulate_speedups
 from straggler.cli import build_app

@@ -49,7 +49,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
 FILE_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
-def build_app(requested: str = "") -> typer.Typer:
+def build_app(requested: str = "", load_all: bool = False) -> typer.Typer:
     """Return the app with the requested command, or with the names and summaries of all commands."""
     app = typer.Typer(
         help="What happens to SGD when workers are not equally fast.\n\n"
@@ -65,7 +65,7 @@ def build_app(requested: str = "") -> typer.Typer:
     if requested in {name for name, *_ in commands}:
         commands = [command for command in commands if command[0] == requested]
     for name, panel, place, summary in commands:
-        if name != requested:
+        if name != requested and not load_all:
             app.command(name, rich_help_panel=panel, help=summary)(lambda: None)
             continue
         module, function = place.split(":")

@@ -57,7 +57,7 @@ def surveyed(runs: Mapping[str, RunFacts]) -> "Landscape | None":
 
 def with_surface(seen: "Landscape") -> Figure:
     """The loss all over the plane, and the paths on it."""
-    from straggler.analysis.landscapes import ABOVE, level, level_ticks, paths, subject, surface, titled
+    from straggler.analysis.landscapes import ABOVE, level, level_ticks, paths, subject, surface, titled  # type: ignore[import-not-found]
 
     across, up, losses = surface(seen.points)
     ticks = level_ticks(losses)
