@@ -99,7 +99,7 @@ def main() -> None:
     """Run the command line. Exit codes: 0 success, 1 a run failed, 2 invalid input, 130 Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C, before and after training too
     try:
-        app = build_app(*sys.argv[1:2])
+        app = build_app(sys.argv[1] if len(sys.argv) > 1 else "")
         sys.exit(app(prog_name="straggler", standalone_mode=False) or 0)  # typer.Exit(code) returns the code
     except typer.TyperException as error:
         exit_with_error(describe_usage_error(error), code=2)
