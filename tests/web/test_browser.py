@@ -184,14 +184,14 @@ def test_playground_run_stop_pin_and_run_again(browser: Browser, here: Site) -> 
 
 ATTACK = """async (url) => {
     const body = JSON.stringify({dataset: "digits", epochs: 1});
-    const told = [];
+    const results = [];
     for (const options of [{mode: "no-cors"}, {headers: {"content-type": "application/json"}}]) {
         try {
             const answer = await fetch(`${url}/api/runs`, {method: "POST", body, ...options});
-            told.push(answer.type);
-        } catch (error) { told.push("blocked"); }
+            results.push(answer.type);
+        } catch (error) { results.push("blocked"); }
     }
-    return told;
+    return results;
 }"""
 
 
@@ -200,8 +200,8 @@ def test_pages_of_other_origins_cannot_start_or_read(browser: Browser, here: Sit
         visitor = BrowserPage(browser)
         visitor.page.goto(elsewhere.url)  # another port is another origin
         before, started = sorted(here.runs.iterdir()), set(here.app.state.handlers.launcher.list_states())
-        told = visitor.page.evaluate(ATTACK, here.url)
-        assert set(told) <= {"opaque", "blocked"}
+        results = visitor.page.evaluate(ATTACK, here.url)
+        assert set(results) <= {"opaque", "blocked"}
         visitor.context.close()
         assert sorted(here.runs.iterdir()) == before
         assert set(here.app.state.handlers.launcher.list_states()) == started
@@ -209,9 +209,9 @@ def test_pages_of_other_origins_cannot_start_or_read(browser: Browser, here: Sit
 
 def first_paint(page: Page, url: str) -> float:
     page.goto(url)
-    said = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+    script = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
     end = time.monotonic() + 60
-    while (paint := page.evaluate(said)) is None:
+    while (paint := page.evaluate(script)) is None:
         assert time.monotonic() < end
         page.wait_for_timeout(20)
     return float(paint)

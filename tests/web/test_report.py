@@ -12,15 +12,17 @@ import torch
 from straggler.cli.pages import report
 from straggler.config.registry import InputError
 from straggler.experiment import Experiment
+from straggler.record import Record, RecordError
 from straggler.web.gallery import named
 from straggler.web.report import build_summary_rows, describe_rerun, dump_json, render_html_report
+from straggler.web.report import report as write_report
 from straggler.web.run_facts import RunFacts, label_runs
 
 
 def test_copies_of_a_run_count_once(runs: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(runs["asgd"], tmp_path / runs["asgd"].name)
     both = [RunFacts(runs["asgd"]), RunFacts(tmp_path / runs["asgd"].name)]
-    assert len(named(both)[0]) == 2
+    assert len(named(both)[0]) == 2 and [row[1] for row in build_summary_rows(both)] == ["1"]
     report([str(runs["asgd"]), str(runs["asgd"])], tmp_path / "one.md")
     assert (tmp_path / "one.md").read_text().count("straggler run") == 1
 
@@ -35,17 +37,32 @@ def test_summary_groups_seeds(runs: dict[str, Path]) -> None:
 
 
 def test_unfinished_runs_are_counted_separately(runs: dict[str, Path]) -> None:
-    ended, going_on = RunFacts(runs["asgd"]), RunFacts(runs["seed 1"])
+    ended, unfinished = RunFacts(runs["asgd"]), RunFacts(runs["seed 1"])
     facts = {"status": "interrupted", "updates": 1, "test_loss": 99.0}
-    vars(going_on)["summary"] = facts
-    (row,), (alone,) = build_summary_rows([ended, going_on]), build_summary_rows([ended])
+    vars(unfinished)["summary"] = facts
+    (row,), (alone,) = build_summary_rows([ended, unfinished]), build_summary_rows([ended])
     assert row[1] == "1 (and 1 unfinished)" and row[2:] == alone[2:]
-    assert build_summary_rows([going_on])[0][3] == "99.0000"
+    assert build_summary_rows([unfinished])[0][3] == "99.0000"
 
 
-def write_report_file(tmp_path: Path, *things: Path, form: str = "html") -> Path:
+def test_report_in_python(runs: dict[str, Path], tmp_path: Path) -> None:
+    records = [Record(runs["asgd"]), Record(runs["ssgd"])]
+    path = write_report(records, tmp_path / "two.txt", title="Two methods", format="md")
+    assert path.read_text().startswith("# Two methods\n") and "| ssgd | 1 |" in path.read_text()
+    assert write_report(records[0], tmp_path / "one.html").read_text().count("<h1>") == 1
+    damaged = Path(shutil.copytree(runs["asgd"], tmp_path / "damaged"))
+    (damaged / "curve.parquet").write_text("nonsense")
+    with pytest.warns(UserWarning, match="curve.parquet"):
+        write_report(damaged, tmp_path / "damaged.html")
+    for nothing in ([], tmp_path / "missing"):
+        with pytest.raises((InputError, RecordError)):
+            write_report(nothing, tmp_path / "none.html")
+    assert not (tmp_path / "none.html").exists()
+
+
+def write_report_file(tmp_path: Path, *items: Path, form: str = "html") -> Path:
     path = tmp_path / f"page.{form}"
-    report([str(thing) for thing in things], path)
+    report([str(item) for item in items], path)
     return path
 
 
@@ -68,27 +85,27 @@ def test_other_formats(runs: dict[str, Path], tmp_path: Path, form: str, magic: 
 def test_invalid_input_writes_nothing(runs: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "table.md").write_text("| a |\n|---|\n| 1 |\n")
-    for things, out, rule in (
+    for items, out, rule in (
         (["unknown-run"], tmp_path / "a.html", "unknown-run"),
         ([str(runs["asgd"])], tmp_path / "a.doc", "must end with"),
         ([str(tmp_path / "study")], tmp_path / "a.png", "is a study"),
         ([str(runs["asgd"])], Path("/proc/no/a.md"), "Cannot write"),
     ):
         with pytest.raises(InputError, match=rule):
-            report(things, out)
+            report(items, out)
     assert [file.name for file in tmp_path.iterdir()] == ["study"]
 
 
 def test_other_folders_are_left_out_with_a_warning(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As runs/* gives it: the folder of landscapes, a file."""
+    """`runs/*` also matches the folder of landscapes and other files."""
     (tmp_path / "landscapes").mkdir()
     (tmp_path / "notes.txt").write_text("x")
     others = [str(tmp_path / name) for name in ("landscapes", "notes.txt")]
     report([*others, str(runs["asgd"])], tmp_path / "one.md")
-    told = capsys.readouterr().err
-    assert told.count("\n") == 2 and all(f"left out: {other} is neither" in told for other in others)
+    output = capsys.readouterr().err
+    assert output.count("\n") == 2 and all(f"left out: {other} is neither" in output for other in others)
     (tmp_path / "one.md").unlink()
     for nothing in (others[:1], others):
         with pytest.raises(InputError, match=r"landscapes.*: not a run or study"):

@@ -49,17 +49,17 @@ def test_damaged_records_are_rows_with_a_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "instead"),
+    ("recorded", "instead"),
     [
         ("workers = 4", "workers = 1000000000"),
         ('dataset = "mixture"', 'dataset = "mixture(samples=1000000000)"'),
     ],
 )
-def test_records_that_claim_huge_sizes_are_shown_quickly(tmp_path: Path, said: str, instead: str) -> None:
+def test_records_that_claim_huge_sizes_are_shown_quickly(tmp_path: Path, recorded: str, instead: str) -> None:
     run = Experiment(dataset="mixture", model="linear", gradients=20).run(tmp_path, jobs=1).path
     text = (run / "experiment.toml").read_text()
-    assert said in text
-    (run / "experiment.toml").write_text(text.replace(said, instead))
+    assert recorded in text
+    (run / "experiment.toml").write_text(text.replace(recorded, instead))
     started = time.thread_time()
     page = json.loads(RunIndex(tmp_path, tmp_path).render_runs([run.name], complete=True))
     assert {"loss", "staleness", "timeline"} <= {figure["name"] for figure in page["figures"]}
@@ -109,6 +109,14 @@ def copies(folder: Path, count: int) -> None:
         place.mkdir()
         for name, text in texts.items():
             (place / name).write_text(text)
+
+
+def test_pages_say_when_runs_are_left_out(tmp_path: Path) -> None:
+    copies(tmp_path, 45)
+    page = json.loads(
+        RunIndex(tmp_path, tmp_path).render_runs([f"run-{n}" for n in range(45)], complete=False)
+    )
+    assert len(page["runs"]) == 40 and "40 of 45" in page["notes"][0]
 
 
 def test_hundreds_of_runs_are_listed_quickly(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def test_event_stream_starts_with_the_whole_state(here: Site) -> None:
     assert answer.headers["content-type"].startswith("text/event-stream")
     line = answer.readline().decode()
     connection.close()
-    told = json.loads(line.removeprefix("data: "))
-    assert sorted(row["id"] for row in told["runs"]) == here.list_ids()
+    event = json.loads(line.removeprefix("data: "))
+    assert sorted(row["id"] for row in event["runs"]) == here.list_ids()
 
 
 def test_find_changes() -> None:
@@ -67,7 +67,7 @@ def test_used_port_is_an_input_error(here: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         ({"method": "asdg"}, "asgd"),
         ({"workers": 0}, "workers"),
@@ -87,10 +87,10 @@ def test_used_port_is_an_input_error(here: Site, tmp_path: Path) -> None:
         ([1, 2], "JSON object"),
     ],
 )
-def test_invalid_settings_start_nothing(here: Site, settings: Any, said: str) -> None:
+def test_invalid_settings_start_nothing(here: Site, settings: Any, expected: str) -> None:
     before = here.list_ids()
     answer = here.post("/api/runs", settings)
-    assert answer.status == 400 and said in answer.text and "\n" not in answer.text
+    assert answer.status == 400 and expected in answer.text and "\n" not in answer.text
     assert here.list_ids() == before and here.app.state.handlers.launcher.list_states() == {}
 
 

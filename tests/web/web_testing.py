@@ -136,7 +136,7 @@ class BrowserPage:
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", lambda said: said.type == "error" and self.errors.append(said.text))
+        self.page.on("console", lambda line: line.type == "error" and self.errors.append(line.text))
 
     def __enter__(self) -> Page:
         return self.page

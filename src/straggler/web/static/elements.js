@@ -15,6 +15,11 @@ export function number(value, digits = 2) {
   return value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: 0 });
 }
 
+// A number with two decimals.
+export function fixed(value) {
+  return typeof value === "number" ? value.toFixed(2) : "–";
+}
+
 export function progress(bar, row) {
   const running = row && row.status === "running";
   bar.hidden = !running;

@@ -1,15 +1,15 @@
 // The list of runs: filter, sort, select.
 
 import { known, listen } from "./api.js";
-import { element, number, progress } from "./elements.js";
+import { element, fixed, number, progress } from "./elements.js";
 
 const seconds = (row) => (typeof row.seconds !== "number" ? "–"
   : row.engine === "simulator" ? `${number(row.seconds, 0)} s virtual` : `${number(row.seconds, 2)} s`);
 const delay = (row) => (row.delay || "none").replaceAll("seconds=", "").replace(/\.0(?!\d)/g, "");
 const COLUMNS = [  // key, heading, text, class ("wide": hidden on small screens)
   ["method", "method", (row) => row.method ?? "?"],
-  ["test_accuracy", "accuracy (%)", (row) => (row.converged === false ? "NC" : number(row.test_accuracy))],
-  ["mean_staleness", "mean staleness", (row) => number(row.mean_staleness)],
+  ["test_accuracy", "accuracy (%)", (row) => (row.converged === false ? "NC" : fixed(row.test_accuracy))],
+  ["mean_staleness", "mean staleness", (row) => fixed(row.mean_staleness)],
   ["seconds", "time", seconds, "wide"],
   ["workers", "workers", (row) => number(row.workers)],
   ["dataset", "data set", (row) => row.dataset ?? ""],
