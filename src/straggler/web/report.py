@@ -111,7 +111,7 @@ def collect_report(
         "columns": SUMMARY_COLUMNS,
         "rows": build_summary_rows(runs),
         "summary_note": SUMMARY_NOTE,
-        "studies": [study.load() for study in studies],
+        "studies": studies,
         "problems": [*notes, *list_problems(runs, studies)],
     }
 

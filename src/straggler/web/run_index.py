@@ -205,20 +205,14 @@ def describe_run(folder: Path, stamp: Stamp) -> Row:
 @lru_cache(1000)
 def describe_study(folder: Path, stamp: Stamp) -> Row:
     """Return the row of one study; its ids are those of finished and of planned runs."""
-    study, planned = StudyPage(folder), read_progress(folder, stamp).ids
-    row: Row = {
-        "name": study.name,
-        "runs": 0,
-        "verdicts": {},
-        "report": is_study_folder(folder),
-        "ids": planned,
-    }
+    planned = read_progress(folder, stamp).ids
+    row: Row = {"name": folder.name, "report": is_study_folder(folder)}
     try:
-        study.load()
-        row |= {"runs": study.run_count, "verdicts": study.verdicts, "problems": study.problems[:1]}
-        return row | {"ids": list(dict.fromkeys([*study.run_ids, *planned]))}
+        study = StudyPage(folder)
     except (*READ_ERRORS, RuntimeError) as error:
-        return row | {"problems": [str(error)[:300]]}
+        return row | {"runs": 0, "verdicts": {}, "ids": planned, "problems": [str(error)[:300]]}
+    row |= {"runs": study.run_count, "verdicts": study.verdicts, "problems": study.problems[:1]}
+    return row | {"ids": list(dict.fromkeys([*study.run_ids, *planned]))}
 
 
 @lru_cache(1000)
