@@ -146,20 +146,12 @@ def shorten_custom_name(text: str) -> str:
 
 def minimal_settings(experiment: Experiment) -> dict[str, Any]:
     """Return the settings that differ from the defaults; a method stands for its components."""
-    settings, defaults = experiment.to_dict(), Experiment().to_dict()
-    changed = {key: value for key, value in settings.items() if value != defaults.get(key)}
-    if any(key in settings for key in ("updates", "gradients", "seconds")):
-        changed.pop("epochs", None)
+    defaults = Experiment(method=experiment.method, workers=experiment.workers).to_dict()
+    defaults |= {"method": "asgd", "workers": Experiment().workers}
+    changed = {key: value for key, value in experiment.to_dict().items() if value != defaults.get(key)}
     if (fewest := changed.pop("min_workers", None)) is not None:
         changed["workers"] = f"{fewest}-{experiment.workers}"
-    method = methods_by_components().get(tuple(settings[key] for key in COMPONENTS))
-    hidden = (
-        *OPTIMIZER_SHORTCUTS,
-        "method",
-        *(COMPONENTS if method else ()),
-    )  # the optimizer has the shared ones
-    changed = {key: value for key, value in changed.items() if key not in hidden}
-    return ({"method": method} if method not in (None, "asgd") else {}) | changed
+    return changed
 
 
 def build_command(settings: Mapping[str, Any]) -> list[str]:
