@@ -42,18 +42,9 @@ bench: install  ## measure speed as ratios (on a quiet machine)
 baseline: install  ## compare with EPFL's six-epoch baselines, into docs/baselines.md
 	$(BIN)/python examples/epfl_baseline.py --into docs/baselines.md
 
-STALE := nag-asgd dc-asgd sa ga dana dana-ga
-methods: install  ## measure error against the number of workers, into docs/methods.md (hours)
-	$(BIN)/python examples/methods_study.py --into docs/methods.md
-	$(BIN)/python examples/methods_study.py --lr 0.01 --results results/methods-lr-0.01 --into docs/methods.md
-	$(BIN)/python examples/methods_study.py --lr 0.002 --methods $(STALE) --results results/methods-lr-0.002
-	$(BIN)/python examples/methods_study.py --lr 0.25 --methods ssgd dana-ga --results results/methods-lr-0.25
-	$(BIN)/python examples/methods_study.py --tune results/methods results/methods-lr-0.01 results/methods-lr-0.002 \
-	  results/methods-lr-0.25 --results results/methods-tuned --into docs/methods.md
-	$(BIN)/python examples/methods_study.py --lr 0.01 --epochs 16 --workers 8 --methods sa ga \
-	  --results results/methods-16-epochs --into docs/methods.md
-	$(BIN)/python examples/methods_study.py --model asu-fashion --methods nag-asgd sa ga dana dana-ga --workers 8 \
-	  --results results/methods-batchnorm --into docs/methods.md
+methods: install  ## error against the number of workers, eight methods, three seeds (hours if results/methods is empty)
+	$(BIN)/straggler sweep examples/methods.toml
+	$(BIN)/python examples/methods_tables.py
 
 findings: install  ## redraw the studies' tables, figures and verdicts from their committed summaries
 	for study in epfl asu gap-aware; do $(BIN)/straggler study $$study --draw --into docs/findings.md || exit 1; done

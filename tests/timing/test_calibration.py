@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from straggler.cli.calibrate import calibrate_
 from straggler.config.registry import InputError
 from straggler.experiment import Experiment
 from straggler.record import Record
@@ -91,3 +92,13 @@ def test_a_run_with_data_and_a_network_of_ones_own_is_fitted_too(tmp_path: Path)
     found, whole = calibrate(real), calibrate(real, Experiment(**dict(experiment) | {"engine": "processes"}))
     assert str(found.experiment.compute) == str(whole.experiment.compute)
     assert whole.experiment.dataset is experiment.dataset and whole.experiment.model is experiment.model
+
+
+def test_the_command_writes_a_fitted_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulated = Experiment(**DIGITS, gradients=200, compute="gamma(0.02, 0.3)").run(tmp_path, jobs=1)
+    record = called_real(simulated, tmp_path / "real")
+    calibrate_(str(record.path), tmp_path)
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("Mean time of a job", "measured", "predicted", "compute = "))
+    fitted = Experiment.from_toml(record.path / "calibrated.toml")
+    assert fitted.engine == "simulator" and (record.path / "calibration.json").is_file()

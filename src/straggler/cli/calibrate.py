@@ -1,4 +1,4 @@
-"""From a real run to its simulation: calibrate."""
+"""The calibrate command: fit a simulation to a real-time run."""
 
 from pathlib import Path
 from shlex import quote
@@ -14,59 +14,66 @@ from straggler.config.custom import list_custom_objects
 from straggler.running.atomic_files import write_text_atomically
 from straggler.timing.calibration import Calibration, calibrate
 
-WIDTH = 30  # characters of a bar
+BAR_WIDTH = 30  # characters
 Into = Annotated[
-    Path | None,
-    typer.Option("--into", help="Where the fitted experiment goes (RUN/calibrated.toml)."),
+    Path | None, typer.Option("--into", help="File of the fitted experiment (RUN/calibrated.toml).")
 ]
 
 
 def calibrate_(run: options.Run, out_folder: options.Records = Path("runs"), into: Into = None) -> None:
-    """Fit a simulation to a run in real time, and show what it predicts beside what was measured."""
+    """Fit a simulation to a real-time run and compare its predictions with the measurements."""
     record = find_run(run, out_folder)
     found = calibrate(record)
     write_text_atomically(record.path / "calibration.json", found.to_json())
-    show_parts(found.parts)
-    show_prediction(found)
-    show_staleness(found.staleness)
+    print_job_parts(found.parts)
+    print_prediction(found)
+    print_staleness(found.staleness)
     out.print(f"compute = {found.experiment.compute}", soft_wrap=True)
     for law in found.experiment.delay:
         out.print(f"  delay = {law}", soft_wrap=True)
-    if given := list_custom_objects(record.settings):
-        out.print(
-            f"its {' and '.join(given)} were given in Python: simulate it there, with this compute and delay"
-        )
+    if custom := list_custom_objects(record.settings):
+        parts = " and ".join(custom)
+        out.print(f"The run has a custom {parts}. Simulate it in Python with these laws.", soft_wrap=True)
         return
     into = into or record.path / "calibrated.toml"
     write_text_atomically(into, found.experiment.to_toml())
-    out.print(f"simulate it with: straggler run --config {quote(str(into))}", soft_wrap=True)
+    out.print(f"Simulate it with: straggler run --config {quote(str(into))}", soft_wrap=True)
 
 
-def show_parts(parts: pl.DataFrame) -> None:
-    """Where a job's time goes, worker by worker."""
+def print_job_parts(parts: pl.DataFrame) -> None:
+    """Print what the time of a job is spent on, for each worker."""
     names = [column for column in parts.columns if column != "worker"]
     rows = [
         [str(row["worker"]), *(format_number(1000 * row[name]) for name in names)]
         for row in parts.iter_rows(named=True)
     ]
-    out.print(build_table("milliseconds of a job", ["worker", *names], rows))
+    out.print(build_table("Mean time of a job (ms)", ["worker", *names], rows))
 
 
-def show_prediction(found: Calibration) -> None:
+def print_prediction(found: Calibration) -> None:
+    """Print measured and predicted numbers side by side."""
     rows = []
     for name, measured in found.measured.items():
         predicted = found.predicted[name]
         difference = f"{100 * (predicted / measured - 1):+.1f} %" if measured else "–"
         rows.append([name, format_number(measured), format_number(predicted), difference])
-    out.print(build_table("predicted by the fit", ["", "measured", "predicted", "difference"], rows))
+    out.print(
+        build_table("Prediction of the fitted simulation", ["", "measured", "predicted", "difference"], rows)
+    )
 
 
-def show_staleness(staleness: pl.DataFrame) -> None:
-    """How often each staleness was seen, and how often it was to be expected."""
-    most = max(staleness["measured"].max(), staleness["predicted"].max())  # type: ignore[type-var]
+def print_staleness(staleness: pl.DataFrame) -> None:
+    """Print the share of gradients with each staleness."""
+    shares = staleness.select("staleness", "measured", "predicted")
+    largest = max(max(measured, predicted) for _, measured, predicted in shares.iter_rows())
     rows = [
-        [str(tau), f"{100 * seen:.1f} %", f"{100 * expected:.1f} %", "█" * round(WIDTH * seen / most)]
-        for tau, seen, expected in staleness.select("staleness", "measured", "predicted").iter_rows()
-        if max(seen, expected) >= 0.005
+        [
+            str(tau),
+            f"{100 * measured:.1f} %",
+            f"{100 * predicted:.1f} %",
+            "█" * round(BAR_WIDTH * measured / largest),
+        ]
+        for tau, measured, predicted in shares.iter_rows()
+        if max(measured, predicted) >= 0.005
     ]
-    out.print(build_table("staleness", ["τ", "measured", "predicted", ""], rows))
+    out.print(build_table("Staleness", ["τ", "measured", "predicted", ""], rows))

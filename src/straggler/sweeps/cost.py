@@ -1,33 +1,33 @@
-"""Estimates of how long runs take: a few gradients and evaluations are measured on this machine."""
+"""Estimates of how long runs take, from a few gradients and evaluations on this machine."""
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from straggler.core import Problem
 from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
 from straggler.sweeps.grid import PlannedRun
-from straggler.timing import Durations
+from straggler.timing import Durations, Law
 from straggler.timing.clusters import Repetition, mean_seconds
 
 MEASURE_SECONDS = 0.2  # of training per kind of experiment
 MAX_GRADIENTS = 50
+MAX_WORKERS = 32  # whose job times are averaged
 RECORDING = 1.25  # recording a run makes an arrival this much slower
 COUNTED_SECONDS = 1e-6  # of an arrival without a gradient
-LOW, HIGH = 0.8, 1.8  # the range of actual over estimated time: other programs use the machine too
+LOW, HIGH = 0.8, 1.8  # actual over estimated time, because other programs use the machine too
 
 
 @dataclass(frozen=True)
 class MeasuredCosts:
     """Seconds on one core for one kind of experiment."""
 
-    start: float  # load the data, build the model
+    start: float  # load the data and build the model
     arrival: float  # compute a gradient and apply it
     evaluation: float  # of the test and validation sets
     train_evaluation: float  # of the training set
@@ -46,8 +46,8 @@ class CostModel:
         experiment = run.experiment
         if isinstance(experiment, Repetition):
             return COUNTED_SECONDS * experiment.gradients
-        kind = tuple(str(getattr(experiment, key)) for key in ("dataset", "model", "loss", "batch_size"))
-        kind += str(experiment.correction), str(experiment.optimizer)
+        keys = ("dataset", "model", "loss", "batch_size", "correction", "optimizer")
+        kind = tuple(str(getattr(experiment, key)) for key in keys)
         try:
             if kind not in self._costs:
                 self._costs[kind] = measure_costs(experiment, self.data)
@@ -59,34 +59,34 @@ class CostModel:
 def measure_costs(experiment: Experiment, data: Path | None) -> MeasuredCosts:
     """Train for a moment and evaluate a few samples."""
     started = time.perf_counter()
+    problem = experiment.problem(data)
+    x, buffers = problem.initial_model()
+    start = time.perf_counter() - started
+
+    def train_briefly(gradients: int) -> None:
+        durations = Durations(experiment.compute, [], experiment.workers, experiment.seed)
+        engine = Simulator(GradientComputer(problem), durations)
+        train(experiment.server(problem), engine, Budget(gradients=gradients), lambda *seen: None)
+
     with use_one_thread():
-        problem = experiment.problem(data)
-        x, buffers = problem.initial_model()
-        start = time.perf_counter() - started
-        arrival = measure_training(experiment, problem, 1)
+        arrival = measure_seconds(train_briefly, 1)
         count = min(MAX_GRADIENTS, int(MEASURE_SECONDS / max(arrival, 1e-4)))
         if count > 1:  # the first gradient is slow
-            arrival = min(arrival, measure_training(experiment, problem, count) / count)
-        chunk = min(measure_evaluation(problem, x, buffers) for _ in range(2))
-    test, whole = problem.count_chunks("test"), problem.count_chunks("train")
-    test += problem.count_chunks("validation") if experiment.validation else 0
-    return MeasuredCosts(start, arrival, test * chunk, whole * chunk, problem.samples)
+            arrival = min(arrival, measure_seconds(train_briefly, count) / count)
+        chunk = min(measure_seconds(problem.evaluate, x, buffers, "test", 0) for _ in range(2))
+    chunks = problem.count_chunks("test") + (
+        problem.count_chunks("validation") if experiment.validation else 0
+    )
+    return MeasuredCosts(
+        start, arrival, chunks * chunk, problem.count_chunks("train") * chunk, problem.samples
+    )
 
 
-def measure_training(experiment: Experiment, problem: Problem, gradients: int) -> float:
-    """Return the CPU seconds of the first gradients of a run."""
-    durations = Durations(experiment.compute, [], experiment.workers, experiment.seed)
-    engine = Simulator(GradientComputer(problem), durations)
-    server, started = experiment.server(problem), time.process_time()
-    train(server, engine, Budget(gradients=gradients), lambda *seen: None)
-    return time.process_time() - started
-
-
-def measure_evaluation(problem: Problem, x: Any, buffers: Any) -> float:
-    """Return the CPU seconds of evaluating one chunk of the test set."""
-    started = time.process_time()
-    problem.evaluate(x, buffers, "test", 0)
-    return time.process_time() - started
+def measure_seconds(function: Callable[..., object], *arguments: object) -> float:
+    """Return the seconds that a call takes."""
+    started = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - started
 
 
 def estimate_seconds(experiment: Experiment, costs: MeasuredCosts) -> float:
@@ -94,20 +94,12 @@ def estimate_seconds(experiment: Experiment, costs: MeasuredCosts) -> float:
     gradients = count_gradients(experiment, costs.samples)
     training = RECORDING * costs.arrival * gradients
     if experiment.engine != "simulator":
-        delay = mean_job_seconds(experiment, experiment.delay)
         cores = min(experiment.workers, os.cpu_count() or 1)
-        parallel = gradients * (costs.arrival + delay) / experiment.workers
-        training = experiment.seconds or max(training / cores, parallel)
+        job = costs.arrival + mean_job_seconds(experiment, experiment.delay)
+        training = experiment.seconds or max(training / cores, gradients * job / experiment.workers)
     epochs = gradients * experiment.batch_size / costs.samples
-    evaluations = epochs / experiment.eval_every if experiment.eval_every else 0.0
-    evaluating = (evaluations + 1) * costs.evaluation  # the training set only at the end
-    return costs.start + training + evaluating + costs.train_evaluation
-
-
-def mean_job_seconds(experiment: Experiment, laws: Any) -> float:
-    """Return the mean seconds of a job by the first law and those after it; 0 without a law."""
-    workers = min(experiment.workers, 32)  # enough for an estimate
-    return mean_seconds(laws[0], laws[1:], workers, [experiment.seed]) if laws else 0.0
+    evaluations = 1 + (epochs / experiment.eval_every if experiment.eval_every else 0.0)
+    return costs.start + training + evaluations * costs.evaluation + costs.train_evaluation
 
 
 def count_gradients(experiment: Experiment, samples: int) -> float:
@@ -125,3 +117,9 @@ def count_gradients(experiment: Experiment, samples: int) -> float:
     epochs = (experiment.epochs or 1.0) * samples / experiment.batch_size
     is_shared = experiment.stop == "each" and str(experiment.partition) == "shared"
     return epochs * (experiment.workers if is_shared else 1)
+
+
+def mean_job_seconds(experiment: Experiment, laws: Sequence[Law]) -> float:
+    """Return the mean seconds of a job by the sum of these laws."""
+    workers = min(experiment.workers, MAX_WORKERS)
+    return mean_seconds(laws[0], laws[1:], workers, [experiment.seed]) if laws else 0.0
