@@ -1,5 +1,6 @@
 """The sweep command, and the options that it shares with study."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,63 +14,27 @@ from straggler.sweeps.runner import Place, SweepPlan, count_of, run_plan
 from straggler.sweeps.sweep import SweepResult
 from straggler.sweeps.sweep import sweep as run_sweep
 
-PANEL = "How many runs, and where"
+option = partial(typer.Option, rich_help_panel="How many runs, and where")
+
 Cores = Annotated[
-    int | None,
-    typer.Option(
-        "--cores",
-        "--jobs",
-        min=1,
-        rich_help_panel=PANEL,
-        help="Runs at the same time, one core each; all cores by default.",
-    ),
+    int | None, option("--cores", "--jobs", min=1, help="Runs at the same time; by default one per core.")
 ]
 DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        rich_help_panel=PANEL,
-        help="Only print how many runs are missing and how long they take.",
-    ),
+    bool, option("--dry-run", help="Only print how many runs are missing and how long they take.")
 ]
-Runs = Annotated[Path, typer.Option("--runs", rich_help_panel=PANEL, help="Folder of the records.")]
+Runs = Annotated[Path, option("--runs", help="Folder of the records.")]
 Results = Annotated[
     Path | None,
-    typer.Option(
-        "--results",
-        rich_help_panel=PANEL,
-        show_default="results/NAME",
-        help="Folder of the summaries, tables and figures.",
-    ),
+    option("--results", show_default="results/NAME", help="Folder of the summaries, tables and figures."),
 ]
-Seeds = Annotated[
-    int | None,
-    typer.Option(min=1, rich_help_panel=PANEL, help="Number of seeds, from 0; the same for every cell."),
-]
-On = Annotated[
-    Place,
-    typer.Option(
-        "--on",
-        rich_help_panel=PANEL,
-        help="Run on this machine, or on a Ray cluster that sends the records here.",
-    ),
-]
+Seeds = Annotated[int | None, option(min=1, help="Number of seeds, from 0; the same for every cell.")]
+On = Annotated[Place, option(help="Run on this machine, or on a Ray cluster that sends the records here.")]
 Address = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=PANEL,
-        help="With --on ray: the cluster, such as 10.0.0.1:6379 or auto; by default Ray starts here.",
-    ),
+    str | None, option(help="With --on ray: the cluster, such as 10.0.0.1:6379; by default Ray starts here.")
 ]
-Target = Annotated[
-    float | None,
-    typer.Option(rich_help_panel=PANEL, help="Show the time until this test accuracy (%)."),
-]
-Trust = Annotated[bool, typer.Option("--trust", rich_help_panel=PANEL, help="Follow import strings in FILE.")]
-Format = Annotated[
-    Literal["text", "csv", "markdown", "latex"],
-    typer.Option("--format", rich_help_panel=PANEL, help="How the table is printed."),
-]
+Target = Annotated[float | None, option(help="Show the time until this test accuracy (%).")]
+Trust = Annotated[bool, option("--trust", help="Follow import strings in FILE.")]
+Format = Annotated[Literal["text", "csv", "markdown", "latex"], option(help="Format of the printed table.")]
 
 
 def sweep(
@@ -91,7 +56,7 @@ def sweep(
     """Run every combination of the values in a file, with several seeds. Identical runs are cached.
 
     In FILE any setting of an experiment may be a list, which means alternatives; `seeds = 3` runs each
-    combination with the seeds 0, 1 and 2. Several tables [[grid]] are several grids.
+    combination with the seeds 0, 1 and 2. Several `grid` tables are several grids.
     """
     try:
         result = run_sweep(

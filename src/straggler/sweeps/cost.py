@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from straggler.core.interfaces import Split
 from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.simulator import Simulator
@@ -74,12 +75,9 @@ def measure_costs(experiment: Experiment, data: Path | None) -> MeasuredCosts:
         if count > 1:  # the first gradient is slow
             arrival = min(arrival, measure_seconds(train_briefly, count) / count)
         chunk = min(measure_seconds(problem.evaluate, x, buffers, "test", 0) for _ in range(2))
-    chunks = problem.count_chunks("test") + (
-        problem.count_chunks("validation") if experiment.validation else 0
-    )
-    return MeasuredCosts(
-        start, arrival, chunks * chunk, problem.count_chunks("train") * chunk, problem.samples
-    )
+    tested: list[Split] = ["test", "validation"] if experiment.validation else ["test"]
+    evaluation = chunk * sum(map(problem.count_chunks, tested))
+    return MeasuredCosts(start, arrival, evaluation, chunk * problem.count_chunks("train"), problem.samples)
 
 
 def measure_seconds(function: Callable[..., object], *arguments: object) -> float:
