@@ -51,8 +51,8 @@ def test_grid_tables_share_the_settings_around_them(tmp_path: Path) -> None:
     cells, _ = expand_grid(read_grid_file(write_grid(tmp_path, text)))
     assert [cell.labels for cell in cells] == [
         {"method": "sgd", "workers": 1, "momentum": None},
-        {"method": "asgd", "workers": 2, "momentum": 0.9},
-        {"method": "asgd", "workers": 4, "momentum": 0.9},
+        {"method": None, "workers": 2, "momentum": 0.9},
+        {"method": None, "workers": 4, "momentum": 0.9},
     ]
     listed, _ = expand_grid([{"lr": 0.1, "workers": 2}, {"lr": 0.1, "workers": [4, 8]}])
     assert [cell.labels for cell in listed] == [{"workers": 2}, {"workers": 4}, {"workers": 8}]

@@ -218,12 +218,16 @@ def test_a_wrong_address_or_a_missing_ray_is_an_error_before_anything_is_written
 
 @pytest.mark.slow
 def test_custom_objects_and_import_strings_are_carried_to_the_nodes(ray_here: None, tmp_path: Path) -> None:
-    (tmp_path / "eager.py").write_text(
-        "from typing import ClassVar\nfrom straggler.algorithms.policies import Asynchronous\n"
+    (tmp_path / "custom.py").write_text(
+        "from typing import ClassVar\nfrom torch import nn\n"
+        "from straggler.algorithms.policies import Asynchronous\n"
         "class Eager(Asynchronous):\n    name: ClassVar[str] = 'eager'\n    boost: float = 1.0\n"
+        "def make(width=4):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.Linear(width, 10))\n"
     )
     linear = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-    grid = TINY | {"model": linear, "policy": [f"{tmp_path}/eager.py:Eager(boost=2)", "synchronous"]}
+    models = [linear, f"{tmp_path}/custom.py:make(width=8)"]
+    grid = TINY | {"policy": f"{tmp_path}/custom.py:Eager(boost=2)", "model": models}
     places: dict[str, Any] = {"out": tmp_path / "runs", "results": tmp_path / "results"}
     result = sweep(grid, on="ray", cores=2, progress=False, **places)
-    assert result.failures == {} and result.table["policy"].to_list() == ["Eager(boost=2)", "synchronous"]
+    assert result.failures == {} and result.table["model"].to_list() == ["Sequential", "make(width=8)"]

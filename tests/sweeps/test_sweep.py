@@ -94,23 +94,26 @@ def test_a_script_needs_no_main_guard_and_its_classes_are_found(tmp_path: Path) 
     assert done.stdout.split() == ["2", "{}"], done.stderr
 
 
-def write_policy(file: Path) -> None:
-    file.write_text(
-        "from typing import ClassVar\nfrom straggler.algorithms.policies import Asynchronous\n"
-        "class Eager(Asynchronous):\n    name: ClassVar[str] = 'eager'\n    boost: float = 1.0\n"
-    )
-
-
 @pytest.mark.slow
 def test_import_strings_in_a_file_are_followed_only_with_trust(tmp_path: Path) -> None:
-    write_policy(tmp_path / "eager.py")
-    policies = f'["{tmp_path}/eager.py:Eager(boost=2)", "synchronous"]'
-    text = f'dataset = "digits"\nmodel = "linear"\npolicy = {policies}\nepochs = 0.1\nseeds = 2\n'
+    (tmp_path / "custom.py").write_text(
+        "from typing import ClassVar\nfrom torch import nn\n"
+        "from straggler.algorithms.policies import Asynchronous\n"
+        "class Eager(Asynchronous):\n    name: ClassVar[str] = 'eager'\n    boost: float = 1.0\n"
+        "def make(width=4):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.Linear(width, 10))\n"
+    )
+    models, policy = (
+        f'["{tmp_path}/custom.py:make(width=8)", "linear"]',
+        f"{tmp_path}/custom.py:Eager(boost=2)",
+    )
+    text = f'dataset = "digits"\nmodel = {models}\npolicy = "{policy}"\nepochs = 0.1\nseeds = 2\n'
     file = write_grid(tmp_path, text)
     with pytest.raises(InputError, match="--trust"):
         run_here(tmp_path, file)
     result = run_here(tmp_path, file, trust=True)
-    assert result.failures == {} and result.table["policy"].to_list() == ["Eager(boost=2)", "synchronous"]
+    assert result.failures == {} and result.table["model"].to_list() == ["make(width=8)", "linear"]
+    assert "custom.py:Eager(boost=2" in result.records[0].text
 
 
 def test_a_typo_in_one_entry_stops_the_sweep_and_leaves_nothing_behind(tmp_path: Path) -> None:

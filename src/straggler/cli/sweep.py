@@ -33,7 +33,6 @@ Address = Annotated[
     str | None, option(help="With --on ray: the cluster, such as 10.0.0.1:6379; by default Ray starts here.")
 ]
 Target = Annotated[float | None, option(help="Show the time until this test accuracy (%).")]
-Trust = Annotated[bool, option("--trust", help="Follow import strings in FILE.")]
 Format = Annotated[Literal["text", "csv", "markdown", "latex"], option(help="Format of the printed table.")]
 
 
@@ -51,7 +50,7 @@ def sweep(
     results: Results = None,
     runs: Runs = Path("runs"),
     data: options.Data = None,
-    trust: Trust = False,
+    trust: options.Trust = False,
 ) -> None:
     """Run every combination of the values in a file, with several seeds. Identical runs are cached.
 
