@@ -148,50 +148,35 @@ def preview_run(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str
         figures.append(data)
     return {
         "figures": [figure.spec() for figure in figures],
-        "sentences": describe_timing(measure_timing(jobs, workers), workers),
+        "sentences": describe_timing(jobs, workers),
         "command": format_command(build_command(settings)),
         "id": experiment.id,
     }
 
 
-def measure_timing(jobs: pl.DataFrame, workers: int) -> dict[str, float]:
-    """Return throughput, staleness, utilisation and shares of the simulated jobs."""
+def describe_timing(jobs: pl.DataFrame, workers: int) -> list[str]:
+    """Return sentences on throughput, staleness, waiting and discarded jobs."""
     done = jobs.filter(pl.col("decision") != "cancelled")
     used = done.filter(pl.col("decision") != "dropped")
-    end = float(done["time"][-1])
-    counts = np.bincount(done["worker"], minlength=workers)
-    taus = used["staleness"].to_numpy() if len(used) else np.zeros(1)
-    return {
-        "rate": len(done) / end,
-        "used": len(used) / len(jobs),
-        "waiting": float((jobs["started"] - jobs["idle_from"]).sum()) / (end * workers),
-        "staleness": float(taus.mean()),
-        "oldest": float(taus.max()),
-        "fewest": float(counts.min() / counts.sum()),
-        "most": float(counts.max() / counts.sum()),
-    }
-
-
-def describe_timing(facts: Mapping[str, float], workers: int) -> list[str]:
-    """Return the measurements as sentences."""
-    sentences = [f"Together the workers deliver {facts['rate']:.2f} gradients per second."]
-    if facts["staleness"] < JUST:
+    end, staleness = float(done["time"][-1]), used["staleness"].to_numpy()
+    sentences = [f"Together the workers deliver {len(done) / end:.2f} gradients per second."]
+    if not staleness.any():
         sentences.append("No gradient is stale: every worker computes at the newest model.")
     else:
+        average, oldest = f"{staleness.mean():.1f} updates old on average", f"{staleness.max()} at most"
+        sentences.append(f"When it is used, a gradient is {average} and {oldest}.")
+    waiting = 100 * float((jobs["started"] - jobs["idle_from"]).sum()) / (end * workers)
+    share = "less than 1" if waiting < 1 else f"{waiting:.0f}"
+    sentences.append(
+        f"The workers wait {share} % of the time." if waiting > JUST else "The workers never wait."
+    )
+    if len(used) < len(jobs):
+        sentences.append(f"{100 * (1 - len(used) / len(jobs)):.0f} % of the jobs are cancelled or dropped.")
+    counts = np.bincount(done["worker"], minlength=workers)
+    if counts.min() < 0.5 * counts.max():
+        fewest, most = (100 * count / len(done) for count in (counts.min(), counts.max()))
         sentences.append(
-            f"When it is used, a gradient is {facts['staleness']:.1f} updates old on average "
-            f"and {facts['oldest']:.0f} at most."
-        )
-    if facts["waiting"] > JUST:
-        share = 100 * facts["waiting"]
-        sentences.append(f"The workers wait {'less than 1' if share < 1 else f'{share:.0f}'} % of the time.")
-    else:
-        sentences.append("The workers never wait.")
-    if facts["used"] < 1:
-        sentences.append(f"{100 * (1 - facts['used']):.0f} % of the jobs are cancelled or dropped.")
-    if workers > 1 and facts["fewest"] < 0.5 * facts["most"]:
-        sentences.append(
-            f"The slowest worker delivers {100 * facts['fewest']:.0f} % of the gradients and the fastest "
-            f"{100 * facts['most']:.0f} %: the model sees less of the slow worker's data."
+            f"The slowest worker delivers {fewest:.0f} % of the gradients and the fastest {most:.0f} %: "
+            "the model sees less of the slow worker's data."
         )
     return sentences
