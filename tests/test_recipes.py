@@ -1,73 +1,112 @@
-"""The recipes of CONTRIBUTING.md work as they stand."""
+"""The recipes of CONTRIBUTING.md work as written, by import string and after registration."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from straggler.algorithms.corrections import CORRECTIONS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
-from straggler.core import Correction, Optimizer, Policy
-from straggler.core.loop import Budget, train
+from straggler.config.imports import import_object
+from straggler.config.registry import Catalogue
+from straggler.engines import ENGINES
 from straggler.experiment import Experiment
-from straggler.problems.datasets import DATASETS, DataSet
-from straggler.problems.models import MODELS, Model
-from straggler.timing import DELAYS, Law
+from straggler.problems.datasets import DATASETS
+from straggler.problems.models import MODELS
+from straggler.problems.partitions import PARTITIONS
+from straggler.record import Record
+from straggler.timing import DELAYS
 
-TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
-RECIPES = dict(re.findall(r"^## An? ([a-z ]+).*?^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE))
-CATALOGUES: list[tuple[type, dict[str, Any]]] = [
-    (Policy, POLICIES),
-    (Correction, CORRECTIONS),
-    (Optimizer, OPTIMIZERS),
-    (Law, DELAYS),
-    (DataSet, DATASETS),
-    (Model, MODELS),
-]
-USE: dict[str, dict[str, Any]] = {
-    "policy": {"policy": "quorum(share=0.6)"},
-    "correction": {"correction": "old-signs"},
-    "optimizer": {"optimizer": "normalised(momentum=0.5)"},
-    "delay": {"compute": "rounded(2)", "delay": ["rounded(mean=3, tick=0.5)"]},
-    "data set": {"dataset": "xor(samples=400)", "model": "mlp"},
-    "model": {"model": "tanh(width=8)"},
+ROOT = Path(__file__).parents[1]
+RECIPES: dict[str, str] = dict(
+    re.findall(
+        r"^## An? ([a-z ]+).*?^```python\n(.*?)^```",
+        (ROOT / "CONTRIBUTING.md").read_text(),
+        re.DOTALL | re.MULTILINE,
+    )
+)
+CATALOGUES: dict[str, Catalogue[Any]] = {
+    "policy": POLICIES,
+    "correction": CORRECTIONS,
+    "optimizer": OPTIMIZERS,
+    "law": DELAYS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "data set": DATASETS,
+}
+# How an experiment uses the component of each recipe; NAME stands for its import string or registered name.
+USES: dict[str, dict[str, Any]] = {
+    "policy": {"policy": "NAME(share=0.6)"},
+    "correction": {"correction": "NAME"},
+    "optimizer": {"optimizer": "NAME(momentum=0.5)"},
+    "law": {"compute": "NAME(mean=2)", "delay": ["NAME(mean=3, tick=0.5)"]},
+    "partition": {"partition": "NAME"},
+    "model": {"model": "NAME(width=8)"},
+    "data set": {"dataset": "NAME(samples=400)", "model": "mlp"},
+    "engine": {"engine": "NAME"},
+}
+SETTINGS: dict[str, Any] = {
+    "dataset": "mixture(samples=300)",
+    "model": "linear",
+    "workers": 3,
+    "updates": 60,
+    "lr": 0.05,
 }
 
 
-def made(recipe: str) -> type:
-    """The class that a recipe defines."""
-    names: dict[str, Any] = {"__name__": f"recipe_{recipe}"}
-    exec(RECIPES[recipe], names)
-    (own,) = [thing for thing in names.values() if getattr(thing, "__module__", "") == f"recipe_{recipe}"]
-    assert isinstance(own, type)
-    return own
+def run_with(recipe: str, name: str, folder: Path) -> Record:
+    """Run an experiment that uses a recipe's component under this name."""
+
+    def fill(value: Any) -> Any:
+        return [fill(item) for item in value] if isinstance(value, list) else value.replace("NAME", name)
+
+    uses = {key: fill(value) for key, value in USES[recipe].items()}
+    return Experiment(**SETTINGS | uses).run(folder, jobs=1)
 
 
-def test_every_recipe_is_tried() -> None:
-    assert RECIPES.keys() == USE.keys() | {"engine"}
-
-
-@pytest.mark.parametrize("recipe", USE)
-def test_a_new_entry_trains(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry: Any = made(recipe)
-    (catalogue,) = [catalogue for kind, catalogue in CATALOGUES if issubclass(entry, kind)]
-    monkeypatch.setitem(catalogue, entry.name, entry)
-    settings = {"dataset": "mixture(samples=300)", "model": "linear", "workers": 3, "updates": 60, "lr": 0.05}
-    record = Experiment(**settings | USE[recipe]).run(tmp_path, jobs=1)
-    assert entry.name in record.text
+def check_record(recipe: str, record: Record) -> None:
+    """Check that the run finished and that the component did its work."""
     assert record.summary["status"] == "finished" and record.summary["converged"]
     if recipe == "policy":
         assert record.summary["cancelled"] == 60 and record.summary["applied"] == 120
+    if recipe == "engine":
+        assert record.arrivals["time"].to_list() == [float(second) for second in range(1, 61)]
 
 
-def test_a_new_engine_trains() -> None:
-    experiment = Experiment(dataset="mixture(samples=300)", model="linear", workers=3, lr=0.05)
-    problem = experiment.problem()
-    server = experiment.server(problem)
-    first, seen = server.x, list[float]()
-    end = train(server, made("engine")(problem), Budget(updates=50), lambda a, *rest: seen.append(a.time))
-    assert end is None and server.k == 50 and seen == [float(second) for second in range(1, 51)]
-    assert server.staleness_max == 2 and not torch.equal(server.x, first)
+@pytest.fixture
+def import_string(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Write the recipe to a file in the current folder; return the import string of its class."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.py").write_text(RECIPES[recipe])
+    (name,) = re.findall(r"^class (\w+)", RECIPES[recipe], re.MULTILINE)
+    return f"./recipe.py:{name}"
+
+
+def test_every_recipe_is_tested() -> None:
+    assert RECIPES.keys() == USES.keys()
+
+
+@pytest.mark.parametrize("recipe", USES)
+def test_a_recipe_works_by_import_string(recipe: str, import_string: str, tmp_path: Path) -> None:
+    record = run_with(recipe, import_string, tmp_path / "runs")
+    check_record(recipe, record)
+    assert import_string in record.text
+
+
+@pytest.mark.parametrize("recipe", CATALOGUES)
+def test_a_recipe_works_after_registration(
+    recipe: str, import_string: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = import_object(import_string, [], {}).target
+    monkeypatch.setitem(CATALOGUES[recipe].built_in, entry.name, entry)
+    check_record(recipe, run_with(recipe, entry.name, tmp_path / "runs"))
+
+
+def test_an_engine_works_after_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in_turn_recipe.py").write_text(RECIPES["engine"])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(ENGINES, "in-turn", "in_turn_recipe:InTurn")
+    check_record("engine", run_with("engine", "in-turn", tmp_path / "runs"))
