@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from straggler.algorithms.corrections import CORRECTIONS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
+from straggler.analysis.figures.plot import KINDS, FigureKind, plot
+from straggler.cli import offered
 from straggler.config.imports import import_object
 from straggler.config.registry import Catalogue
 from straggler.engines import ENGINES
@@ -20,12 +23,12 @@ from straggler.record import Record
 from straggler.timing import DELAYS
 
 ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 RECIPES: dict[str, str] = dict(
-    re.findall(
-        r"^## An? ([a-z ]+).*?^```python\n(.*?)^```",
-        (ROOT / "CONTRIBUTING.md").read_text(),
-        re.DOTALL | re.MULTILINE,
-    )
+    re.findall(r"^## An? ([a-z ]+)$.*?^```python[^\n]*\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+)
+STUDY_FILES: dict[str, str] = dict(
+    re.findall(r"^```\w+ (\w+\.\w+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 )
 CATALOGUES: dict[str, Catalogue[Any]] = {
     "policy": POLICIES,
@@ -85,7 +88,7 @@ def import_string(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_recipe_is_tested() -> None:
-    assert RECIPES.keys() == USES.keys()
+    assert RECIPES.keys() == USES.keys() | {"figure", "study"}
 
 
 @pytest.mark.parametrize("recipe", USES)
@@ -110,3 +113,22 @@ def test_an_engine_works_after_registration(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(ENGINES, "in-turn", "in_turn_recipe:InTurn")
     check_record("engine", run_with("engine", "in-turn", tmp_path / "runs"))
+
+
+def test_a_figure_works_after_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[str, Any] = {"__name__": "recipe"}
+    exec(RECIPES["figure"], names)
+    monkeypatch.setitem(KINDS, "shares", FigureKind("gradients per worker", names["build_share_figure"]))
+    records = [Experiment(**SETTINGS, policy=policy).run(tmp_path, jobs=1) for policy in ("ssp", "synchronous")]
+    plot(records, "shares", out=tmp_path / "shares.png")
+    assert (tmp_path / "shares.png").stat().st_size > 1000
+
+
+def test_a_study_runs_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_paper").mkdir()
+    for name, content in STUDY_FILES.items():
+        (tmp_path / "my_paper" / name).write_text(content)
+    result = CliRunner().invoke(offered(), ["study", "./my_paper/", "--quick", "--jobs", "1"])
+    assert result.exit_code == 0
+    assert "asgd" in (tmp_path / "results" / "my-paper-quick" / "README.md").read_text()
