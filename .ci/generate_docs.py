@@ -5,6 +5,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,10 +37,29 @@ def replace_block(text: str, name: str, content: str) -> str:
     return pattern.sub(lambda match: f"{match[1]}\n{content}\n{match[2]}", text)
 
 
+SETTINGS_INTRODUCTION = """# Settings
+
+These are the settings of an experiment. They are the keyword arguments of `Experiment` in Python, the keys of a TOML file
+for `straggler run --config FILE.toml`, and the options of `straggler run` (with `-` instead of `_`). In a sweep every
+setting may be a list. `make docs` writes this page from the descriptions in experiment.py; `straggler schema` prints
+the same as a JSON schema for editors.
+"""
+
+
+def settings_page() -> str:
+    """Return docs/settings.md, written from the descriptions of the fields of Experiment."""
+    command = [sys.executable, "-m", "straggler", "schema", "--format", "markdown"]
+    tables = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return f"{SETTINGS_INTRODUCTION}\n{tables.strip()}\n"
+
+
 def main() -> int:
     """Write or check every generated part; return the exit code."""
     design = ROOT / "DESIGN.md"
-    wanted = {design: replace_block(design.read_text(), "map", module_map())}
+    wanted = {
+        design: replace_block(design.read_text(), "map", module_map()),
+        ROOT / "docs" / "settings.md": settings_page(),
+    }
     outdated = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     for path in outdated:
         if "--check" in sys.argv:

@@ -15,7 +15,7 @@ from test_reductions import STATE
 from story import run_story
 from straggler.algorithms.methods import METHODS
 from straggler.cli import build_app
-from straggler.cli.train import read_pairs
+from straggler.cli.train import parse_assignments
 from straggler.config.listing import read_listing
 from straggler.experiment import Experiment
 from straggler.sweeps.grid import expand_grid, read_grid_file
@@ -144,7 +144,7 @@ def check(line: str) -> Experiment | None:
     if name != "run":
         return None
     flags = {key: value for key, value in given.items() if key in Experiment.model_fields}
-    settings = read_pairs(list(given["set_"] or []))
+    settings = parse_assignments(list(given["set_"] or []))
     return Experiment(**settings | {key: value for key, value in flags.items() if value not in (None, ())})
 
 

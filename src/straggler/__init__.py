@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from straggler.core import Arrival, Change, Correction, Engine, Gradient, Job, Optimizer, Policy, Server
     from straggler.engines import EngineSetup
     from straggler.experiment import Experiment
-    from straggler.problems.datasets import DataSet
+    from straggler.problems.datasets import DataArrays, DataSet
     from straggler.problems.models import Model
     from straggler.problems.partitions import Partition
     from straggler.record import Record
@@ -27,6 +27,7 @@ _MODULES = {
     "Arrival": "core",
     "Change": "core",
     "Correction": "core",
+    "DataArrays": "problems.datasets",
     "DataSet": "problems.datasets",
     "Durations": "timing",
     "Engine": "core",
@@ -52,6 +53,7 @@ __all__ = [
     "Arrival",
     "Change",
     "Correction",
+    "DataArrays",
     "DataSet",
     "Durations",
     "Engine",

@@ -22,6 +22,7 @@ from straggler.config.registry import (
 )
 from straggler.core.randomness import preserve_global_generators, seed_global_generators
 from straggler.problems.custom_data import CustomData
+from straggler.problems.datasets import DataSet
 from straggler.problems.models import MODELS, Model
 
 
@@ -105,13 +106,15 @@ def parse_loss(value: Any) -> CustomLoss | None:
     return CustomLoss(partial(target, *positional, **settings) if positional or settings else target, value)
 
 
-def parse_custom_data(text: str) -> CustomData:
+def parse_custom_data(text: str) -> CustomData | DataSet:
     """Return the data that an import string names.
 
-    It may name a function or class that returns (train, test) or (inputs, labels, test_inputs, test_labels),
-    a Dataset class with a `train` argument as in torchvision, or such a tuple itself.
+    It may name a DataSet class, a function or class that returns (train, test) or (inputs, labels,
+    test_inputs, test_labels), a Dataset class with a `train` argument as in torchvision, or such a tuple.
     """
     found = import_object(*parse_call(text))
+    if isinstance(found.target, type) and issubclass(found.target, DataSet):
+        return build_entry(found.target, found.positional, found.settings)
     try:
         parts = call_for_data(found.target, found.positional, found.settings)
     except Exception as error:
