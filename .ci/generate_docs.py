@@ -39,10 +39,10 @@ def replace_block(text: str, name: str, content: str) -> str:
 
 SETTINGS_INTRODUCTION = """# Settings
 
-These are the settings of an experiment. They are the keyword arguments of `Experiment` in Python, the keys of a TOML file
-for `straggler run --config FILE.toml`, and the options of `straggler run` (with `-` instead of `_`). In a sweep every
-setting may be a list. `make docs` writes this page from the descriptions in experiment.py; `straggler schema` prints
-the same as a JSON schema for editors.
+These are the settings of an experiment. They are the keyword arguments of `Experiment` in Python, the keys
+of a TOML file for `straggler run --config FILE.toml`, and the options of `straggler run` (with `-` instead of
+`_`). In a sweep every setting may be a list. `make docs` writes this page from the descriptions in
+experiment.py; `straggler schema` prints the same as a JSON schema for editors.
 """
 
 
