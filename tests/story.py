@@ -4,15 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
 from straggler.core import Arrival, Decision, Problem, Server
-from straggler.core.loop import train
-from straggler.engines.pool.gradient_pool import GradientComputer
-from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
-from straggler.problems.supervised import use_one_thread
-from straggler.timing import Durations
+from straggler.running.simulation import create_simulation
 
 
 @dataclass
@@ -33,18 +27,16 @@ class Story:
 
 
 def run_story(watch: Callable[[Server], None] | None = None, **settings: Any) -> Story:
-    """Train in this process, keeping every arrival; `watch` sees the server after each."""
+    """Simulate an experiment and keep every arrival; `watch` sees the server after each."""
     experiment = Experiment(**settings)
     problem = experiment.problem()
-    server = experiment.server(problem)
-    story = Story(server, problem)
-    durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
+    simulation = create_simulation(experiment, problem)
+    story = Story(simulation.server, problem)
 
-    def observe(arrival: Arrival, decision: Decision, staleness: int, before: Tensor) -> None:
+    def observe(arrival: Arrival, decision: Decision, staleness: int) -> None:
         story.arrivals.append((arrival, decision, staleness))
         if watch is not None:
-            watch(server)
+            watch(simulation.server)
 
-    with use_one_thread():
-        train(server, Simulator(GradientComputer(problem), durations), experiment.budget(problem), observe)
+    simulation.run(experiment.budget(problem), observe)
     return story

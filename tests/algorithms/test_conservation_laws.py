@@ -153,7 +153,7 @@ def test_what_is_lent_is_not_changed_and_not_needed_after_the_workers_next_job(
 ) -> None:
     choices = {**QUADRATIC, **choice, "gradients": 100, "compute": "power(1, 1)"}
     expected = run_story(**choices).server
-    monkeypatch.setattr("conftest.Simulator", Lender)
+    monkeypatch.setattr("straggler.running.simulation.Simulator", Lender)
     server = run_story(**choices).server
     assert torch.equal(server.x, expected.x)
     assert server.x.isfinite().all()

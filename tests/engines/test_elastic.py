@@ -318,7 +318,7 @@ def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> Non
     assert (
         facts["dispatched"] == facts["applied"] + facts["dropped"] + facts["cancelled"] + facts["in_flight"]
     )
-    assert replay(record) == facts["weights_sha256"]
+    assert replay(record).matches
 
 
 @pytest.mark.slow

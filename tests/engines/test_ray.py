@@ -104,7 +104,7 @@ def test_a_run_survives_the_loss_of_a_node(
     assert facts["dispatched"] == facts["applied"] + facts["cancelled"] + facts["in_flight"]
     decisions = set(record.history["decision"]) - {"applied", "held", "cancelled"}
     assert decisions == ({"left", "joined"} if workers == (2, 3) else set())
-    assert replay(record) == facts["weights_sha256"]
+    assert replay(record).matches
     assert not ray.is_initialized()  # it left the cluster as it found it
 
 

@@ -242,7 +242,7 @@ def test_a_run_killed_while_it_writes_its_final_files_can_be_resumed(
             experiment.run(tmp_path, checkpoint_every="40")
     record = experiment.run(tmp_path)
     assert len(record.arrivals) == record.summary["gradients"]
-    assert replay(record) == record.summary["weights_sha256"]
+    assert replay(record).matches
 
 
 @pytest.mark.parametrize(

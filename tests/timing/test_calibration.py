@@ -65,10 +65,10 @@ def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
     record = Experiment(**DIGITS, gradients=20).run(tmp_path / "runs", jobs=1)
     with pytest.raises(InputError, match="was simulated"):
         calibrate(record)
-    with pytest.raises(InputError, match="worker 0 finished 4 jobs; a fit needs 20"):
+    with pytest.raises(InputError, match="worker 0 finished 4 jobs, but a fit needs 20"):
         calibrate(called_real(record, tmp_path / "real"))
     (tmp_path / "real" / "summary.json").write_text('{"status": "interrupted"}')
-    with pytest.raises(InputError, match="has not ended; straggler resume"):
+    with pytest.raises(InputError, match="has not ended"):
         calibrate(Record(tmp_path / "real"))
 
 

@@ -11,13 +11,17 @@ import pytest
 from typer.testing import CliRunner
 
 from story import run_story
+from straggler.algorithms.corrections import Uncorrected
 from straggler.algorithms.policies import POLICIES, Hybrid
 from straggler.analysis.figures.throughput import tabulate_speedups
 from straggler.cli import build_app
 from straggler.config.registry import InputError, parse_entry
+from straggler.core import Arrival, Policy, Server
+from straggler.problems.quadratic import NullProblem
+from straggler.running.simulation import FixedModel
 from straggler.timing import BLOCK, DELAYS, Durations
-from straggler.timing.clusters import densities, mean_seconds, policy_of, speedups
-from straggler.timing.throughput import Counter, Throughput, blank_arrival, measure_throughput, through_policy
+from straggler.timing.clusters import mean_batch_seconds, measure_speedups, parse_policy, sample_batch_seconds
+from straggler.timing.throughput import Throughput, by_simulation, measure_throughput
 
 pytestmark = pytest.mark.timeout(60)
 GAMMA = "gamma(mean=1, cv=0.3)"
@@ -77,14 +81,14 @@ def test_both_paths_are_the_simulator(policy: str, compute: str) -> None:
         dispatched=ledger.dispatched,
     )
     cluster = durations(compute, 5, delay, seed=3)
-    for way in (measure_throughput, through_policy):
+    for way in (measure_throughput, by_simulation):
         assert way(parse_entry(policy, POLICIES), cluster, updates) == simulated
 
 
 def test_more_workers_than_a_round_has_blocks() -> None:
     for policy in ("synchronous", "k-sync(k=70)", "asynchronous", "k-batch-async(k=50)"):
         piece, cluster = parse_entry(policy, POLICIES), durations(UNEVEN, 100)
-        assert measure_throughput(piece, cluster, BLOCK + 1) == through_policy(piece, cluster, BLOCK + 1)
+        assert measure_throughput(piece, cluster, BLOCK + 1) == by_simulation(piece, cluster, BLOCK + 1)
 
 
 def test_slices_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,15 +104,29 @@ def test_a_policy_that_starts_nobody_is_told() -> None:
             return ()
 
     with pytest.raises(RuntimeError, match="left all workers idle after 0 updates"):
-        through_policy(Lazy(), durations(GAMMA, 3), 10)
+        measure_throughput(Lazy(), durations(GAMMA, 3), 10)
+
+
+def test_a_custom_policy_says_how_many_gradients_a_step_uses() -> None:
+    class Pairs(POLICIES["synchronous"]):  # type: ignore[misc]
+        def gradients_per_step(self, workers: int) -> int:
+            return Policy.gradients_per_step(self, workers)
+
+    with pytest.raises(ValueError, match=r"Define Pairs\.gradients_per_step"):
+        Pairs().gradients_per_step(2)
+    assert Pairs().gradients_per_step(1) == 1
 
 
 def test_what_was_set_aside_and_became_usable_comes_first() -> None:
-    """As happens where workers come back: one that pushed twice in a step has raised the least by two."""
-    server = Counter(Hybrid(num_workers_ps_update=3), 3)
-    server.busy[2] = blank_arrival(2, server).job
-    server.aside.append(blank_arrival(1, server))
-    assert list(server.policy.receive(server, blank_arrival(0, server))) == []
+    """This happens if a worker rejoins and pushes twice in a step, which raises the least pushes by two."""
+    problem = NullProblem()
+    x, buffers = problem.initial_model()
+    pieces = (Hybrid(num_workers_ps_update=3), Uncorrected(), FixedModel())
+    server = Server(x, buffers, 3, *pieces, lambda epochs: 0.0, problem.samples)
+    first, second, _ = (Arrival(job, 0.0, 1.0, 1, lambda job: problem.nothing) for job in server.begin())
+    server.aside.append(second)
+    del server.busy[1]
+    assert server.receive(first) == ("held", [])
     assert (server.policy.state()["_state"]["collected"], server.aside) == ([1, 0], [])
 
 
@@ -174,7 +192,7 @@ def test_gamma_rounds_against_quadrature(workers: int, known: float) -> None:
 def test_the_share_of_slow_batches_is_the_paper_s() -> None:
     """Gap-Aware's figure 3: about 1 % and 27.9 % take over 1.25 means."""
     laws = [parse_entry(law, DELAYS) for law in ("gamma(128, 0.1)", "gamma-machines(128, 0.6, 0.1)")]
-    frame = densities(laws, [], seed=0)
+    frame = sample_batch_seconds(laws, [], seed=0)
     shares = frame.group_by("cluster", maintain_order=True).agg((pl.col("seconds") > 160).mean())["seconds"]
     assert shares[0] == pytest.approx(0.0093, abs=0.001)
     assert shares[1] == pytest.approx(0.280, abs=0.01)
@@ -185,7 +203,7 @@ def test_the_share_of_slow_batches_is_the_paper_s() -> None:
 
 def test_speedup_is_counted_in_mean_batches() -> None:
     law = parse_entry("constant(4)", DELAYS)
-    frame = speedups(["asgd", "ssgd", "k-sync(k=50%)"], [law], [], [1, 8], 400, [0, 1])
+    frame = measure_speedups(["asgd", "ssgd", "k-sync(k=50%)"], [law], [], [1, 8], 400, [0, 1])
     assert set(frame["applied"]) == {400}
     by_method = {key[0]: list(group["speedup"]) for key, group in frame.group_by("method")}
     assert by_method["ssgd"] == [1, 1, 8, 8]
@@ -195,19 +213,19 @@ def test_speedup_is_counted_in_mean_batches() -> None:
 
 def test_the_unit_is_the_mean_batch_of_the_largest_cluster() -> None:
     law = parse_entry("power(base=1, exponent=1)", DELAYS)
-    assert mean_seconds(law, [], 4, [0]) == 2.5
-    assert set(speedups(["ssgd"], [law], [], [2, 4], 5, [0])["unit"]) == {2.5}
-    assert set(speedups(["ssgd"], [law], [], [2, 4], 5, [0], unit=7.0)["unit"]) == {7.0}
+    assert mean_batch_seconds(law, [], 4, [0]) == 2.5
+    assert set(measure_speedups(["ssgd"], [law], [], [2, 4], 5, [0])["unit"]) == {2.5}
+    assert set(measure_speedups(["ssgd"], [law], [], [2, 4], 5, [0], unit=7.0)["unit"]) == {7.0}
 
 
 def test_shares_of_the_workers() -> None:
-    assert str(policy_of("k-sync(k=90%)", 64)) == "k-sync(k=58)"
-    assert str(policy_of("k-sync(k=1%)", 8)) == "k-sync(k=1)"
-    assert str(policy_of("k-sync", 8)) == "k-sync(k=2)"
-    assert str(policy_of("dana-ga", 8)) == "asynchronous"
+    assert str(parse_policy("k-sync(k=90%)", 64)) == "k-sync(k=58)"
+    assert str(parse_policy("k-sync(k=1%)", 8)) == "k-sync(k=1)"
+    assert str(parse_policy("k-sync", 8)) == "k-sync(k=2)"
+    assert str(parse_policy("dana-ga", 8)) == "asynchronous"
     for wrong in ("asgdd", "k-sync(k=9)", "k-sync(k=0)", "asgd(", "sgdm(k=2)"):
         with pytest.raises(InputError, match="--method"):
-            policy_of(wrong, 8)
+            parse_policy(wrong, 8)
 
 
 def test_rows_have_intervals_and_a_paired_ratio() -> None:
@@ -254,7 +272,7 @@ def test_speedup_command(tmp_path: Path) -> None:
     [
         (["--workers", "4,x"], "--workers '4,x'"),
         (["--workers", "0"], "--workers '0'"),
-        (["--method", "nope"], "unknown method or policy"),
+        (["--method", "nope"], "Unknown method or policy"),
         (["--compute", "gama(1, 1)"], "gamma"),
         (["--out", "speed.doc"], "speed.doc"),
         (["--iterations", "0"], "iterations"),

@@ -21,8 +21,7 @@ from straggler.config.registry import InputError, parse_entry
 from straggler.running.atomic_files import replace_atomically
 from straggler.running.progress import ProgressBar
 from straggler.timing import DELAYS, Durations, Law
-from straggler.timing.clusters import MACHINES, policy_of, speedups
-from straggler.timing.clusters import densities as sampled_densities
+from straggler.timing.clusters import MACHINES, measure_speedups, parse_policy, sample_batch_seconds
 
 BATCH = 128.0  # Gap-Aware's mean batch time: one unit per sample
 CLUSTERS = (f"gamma({BATCH:g}, 0.1)", f"gamma-machines({BATCH:g}, 0.6, 0.1)")
@@ -94,12 +93,12 @@ def speedup(
         check_suffix(file, (*FORMATS, *TABLES))
     for size in sizes:
         for method in chosen:
-            policy_of(method, size)
+            parse_policy(method, size)
         check_durations(laws, more, size)
     unit = unit or (None if computes or delays else BATCH)
     seeds = range(seed * repetitions, (seed + 1) * repetitions)  # two seeds share no repetition
     with ProgressBar(err, "speed-up") as bar:
-        frame = speedups(chosen, laws, more, sizes, iterations, seeds, unit, bar.advance)
+        frame = measure_speedups(chosen, laws, more, sizes, iterations, seeds, unit, bar.advance)
     print_speedups(frame, iterations, repetitions)
     for file in files or []:
         if file.suffix in FORMATS:
@@ -139,7 +138,7 @@ def densities(
     if file is not None:
         check_suffix(file, FORMATS)
     check_durations(laws, more, workers)
-    frame = sampled_densities(laws, more, seed, workers)
+    frame = sample_batch_seconds(laws, more, seed, workers)
     out.print(build_table(f"late: over {LATE:g} × the mean", *tabulate_densities(frame)))
     if file is not None:
         write_figure(build_density_figure(frame), file)

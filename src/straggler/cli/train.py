@@ -170,11 +170,8 @@ def replay(
 ) -> None:
     """Execute a run's order of arrivals again, real or simulated, and compare the weights bit by bit."""
     record = find_run(run, out_folder)
-    if (recorded := record.summary.get("weights_sha256")) is None:
-        raise InputError(f"{record.path} has no weights to compare with ({record.status}). Resume it first")
-    record.weights()  # raises if the file is damaged
-    replayed = replay_record(record, Experiment.from_record(record, trust=trust), data=data)
-    out.print(f"replayed {replayed}\nrecorded {recorded}", soft_wrap=True)
-    if replayed != recorded:
+    result = replay_record(record, Experiment.from_record(record, trust=trust), data=data)
+    out.print(f"replayed {result.replayed}\nrecorded {result.recorded}", soft_wrap=True)
+    if not result.matches:
         exit_with_error("the weights differ: other code, another torch version or another machine", code=1)
     out.print("The weights are identical.")

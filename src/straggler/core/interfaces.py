@@ -122,7 +122,7 @@ class Policy(Component):
     def gradients_per_step(self, workers: int) -> int:
         """Return how many gradients a step uses; `straggler speedup` derives the number of steps from it."""
         if self.merges(workers):
-            raise NotImplementedError(
+            raise ValueError(
                 f"{self} merges several gradients into a step. "
                 f"Define {type(self).__name__}.gradients_per_step(workers) to measure its speed-up."
             )

@@ -1,6 +1,6 @@
-"""Executing a record again: the order of arrivals of a run, real or simulated, gives its weights."""
+"""Replay: execute the recorded order of arrivals again and compare the weights."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -15,18 +15,42 @@ from straggler.record import Record
 from straggler.running.observer import weights_sha256
 
 
-def replay(record: Record, experiment: Experiment | None = None, data: Path | None = None) -> str:
-    """The fingerprint of the weights that a record leads to; give the experiment if text cannot hold it."""
+@dataclass(frozen=True)
+class ReplayResult:
+    """The SHA-256 of the weights that a run recorded and of those that its replay computed."""
+
+    recorded: str
+    replayed: str
+
+    @property
+    def matches(self) -> bool:
+        """Whether the replay computed the same weights, bit for bit."""
+        return self.recorded == self.replayed
+
+
+def replay(
+    record: Record | Path | str, experiment: Experiment | None = None, data: Path | None = None
+) -> ReplayResult:
+    """Execute a run's arrivals again, in the recorded order, and compare the weights.
+
+    Pass the experiment if the record cannot recreate it because it has custom Python objects.
+    """
+    record = record if isinstance(record, Record) else Record(Path(record))
+    recorded = record.summary.get("weights_sha256")
+    if recorded is None:
+        raise InputError(
+            f"{record.path} has no weights to compare ({record.status}). Finish it with straggler resume."
+        )
+    record.weights()  # raises if the file is damaged
     experiment = experiment or Experiment.from_record(record)
     problem = experiment.problem(data)
     arrivals = record.history.filter(pl.col("decision") != "cancelled")
     if arrivals.is_empty():
-        raise InputError(f"{record.path} has no arrivals to execute again; run it again with --force")
-    engine = ReplayEngine(
-        GradientComputer(problem), arrivals.select("time", "worker", "index", "decision").iter_rows()
-    )
+        raise InputError(f"{record.path} has no arrivals to replay. Run it again with --force.")
+    order = arrivals.select("time", "worker", "index", "decision").iter_rows()
+    engine = ReplayEngine(GradientComputer(problem), order)
     budget = replace(experiment.budget(problem), seconds=max(arrivals["time"], default=0.0))
     server = experiment.server(problem)
     with use_one_thread():
-        train(server, engine, budget, lambda *seen: None)
-    return weights_sha256(server.x, server.buffers)
+        train(server, engine, budget, lambda *observed: None)
+    return ReplayResult(recorded, weights_sha256(server.x, server.buffers))

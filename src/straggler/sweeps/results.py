@@ -15,14 +15,11 @@ from torch import Tensor
 
 from straggler.config.registry import InputError
 from straggler.core import Arrival, Correction, Server
-from straggler.core.loop import train
-from straggler.engines.pool.gradient_pool import GradientComputer
-from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
 from straggler.record import Record
 from straggler.running.atomic_files import write_text_atomically
-from straggler.timing import Durations
+from straggler.running.simulation import create_simulation
 from straggler.timing.clusters import Repetition
 
 SummaryRow = dict[str, Any]
@@ -138,12 +135,10 @@ def measure_divisor(experiment: Experiment, record: Record, data: Path | None) -
     """Return what the correction divided the gradients by, from a repetition of the run."""
 
     def measure() -> float:
-        problem = experiment.problem(data)
-        server, budget = experiment.server(problem), experiment.budget(problem)
-        server.correction = recording = RecordingCorrection(correction=server.correction)
-        durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
-        with use_one_thread():
-            train(server, Simulator(GradientComputer(problem), durations), budget, lambda *seen: None)
+        simulation = create_simulation(experiment, experiment.problem(data))
+        recording = RecordingCorrection(correction=simulation.server.correction)
+        simulation.server.correction = recording
+        simulation.run(experiment.budget(simulation.problem))
         return recording.mean_divisor()
 
     return measure_once(record.path / "divided_by.json", "divided_by", measure)

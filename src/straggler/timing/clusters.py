@@ -1,4 +1,4 @@
-"""Clusters of many sizes under several methods: speed-ups over one worker, and how long batches take."""
+"""Speed-ups of methods over one worker on clusters of many sizes, and the distribution of batch times."""
 
 import hashlib
 import json
@@ -10,25 +10,19 @@ import numpy as np
 import polars as pl
 
 from straggler.algorithms.methods import METHODS
-from straggler.algorithms.policies import (
-    POLICIES,
-    Hybrid,
-    KAsync,
-    KBatchAsync,
-    KBatchSync,
-    KSync,
-    Synchronous,
-)
+from straggler.algorithms.policies import POLICIES
+from straggler.config.imports import is_import_string
 from straggler.config.registry import InputError, parse_call, parse_entry, suggest_name
 from straggler.core import Policy
-from straggler.timing import Durations, Law
+from straggler.timing.durations import Durations
+from straggler.timing.laws import Law
 from straggler.timing.throughput import Throughput, measure_throughput
 
-MACHINES = 20_000  # for densities: so many blocks of jobs, of a machine each if there are as many
+MACHINES = 20_000  # blocks of jobs for densities; each of a different machine if there are as many
 
 
-def policy_of(text: str, workers: int) -> Policy:
-    """A method's policy, or a policy; `50%` in it is that share of the workers, rounded, at least 1."""
+def parse_policy(text: str, workers: int) -> Policy:
+    """Return the policy that a method or policy names. `50%` means that share of the workers, at least 1."""
 
     def share(match: re.Match[str]) -> str:
         return str(max(1, round(float(match[1]) * workers / 100)))
@@ -37,12 +31,13 @@ def policy_of(text: str, workers: int) -> Policy:
         name = parse_call(text.replace("%", ""))[0]
         if text == name and name in METHODS:
             text = METHODS[name].policy
-        elif name not in POLICIES:
+        elif name not in POLICIES and not is_import_string(name):
             raise ValueError(
-                f"unknown method or policy {name!r}; {suggest_name(name, [*METHODS, *POLICIES])}"
+                f"Unknown method or policy {name!r}. {suggest_name(name, [*METHODS, *POLICIES])}"
             )
         policy = parse_entry(re.sub(r"([\d.]+)%", share, text), POLICIES)
         policy.check(workers)
+        policy.gradients_per_step(workers)
     except ValueError as error:
         raise InputError(f"--method {text!r}: {error}") from None
     return policy
@@ -50,31 +45,31 @@ def policy_of(text: str, workers: int) -> Policy:
 
 @dataclass(frozen=True)
 class Repetition:
-    """A method on a cluster with one seed's machines and durations, until so many gradients are used."""
+    """One measurement: a method on a cluster with one seed, until a number of gradients is used."""
 
     method: str
     compute: Law
     workers: int
-    gradients: int  # by all workers together, or a few more to end with a step
+    gradients: int  # of all workers together; a few more are used if the last step needs them
     seed: int
     delays: tuple[Law, ...] = ()
 
     @property
     def id(self) -> str:
-        """A short hash of everything that determines it."""
+        """Return a short hash of all settings."""
         laws = [law.identity() for law in (self.compute, *self.delays)]
-        told = [self.method, laws, self.workers, self.gradients, self.seed]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]
+        settings = [self.method, laws, self.workers, self.gradients, self.seed]
+        return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
 
     def measure(self) -> Throughput:
-        policy = policy_of(self.method, self.workers)
-        updates = -(-self.gradients // used_by_a_step(policy, self.workers))
-        return measure_throughput(
-            policy, Durations(self.compute, self.delays, self.workers, self.seed), updates
-        )
+        """Return the throughput."""
+        policy = parse_policy(self.method, self.workers)
+        updates = -(-self.gradients // policy.gradients_per_step(self.workers))
+        durations = Durations(self.compute, self.delays, self.workers, self.seed)
+        return measure_throughput(policy, durations, updates)
 
 
-def speedups(
+def measure_speedups(
     methods: Sequence[str],
     computes: Sequence[Law],
     delays: Sequence[Law],
@@ -84,48 +79,40 @@ def speedups(
     unit: float | None = None,
     progress: Callable[[float, str], None] = lambda done, what: None,
 ) -> pl.DataFrame:
-    """Gradients used per `unit` of seconds: a row per cluster, method, size and seed.
+    """Return the number of gradients used per `unit` seconds: a row per cluster, method, size and seed.
 
-    Without a unit it is the mean time of a batch, over the workers and seeds of the largest cluster.
+    By default the unit is the mean time of a batch over the workers and seeds of the largest cluster.
     """
-    rows, whole = list[dict[str, object]](), len(computes) * len(workers) * len(methods) * len(seeds)
+    rows, total = list[dict[str, object]](), len(computes) * len(workers) * len(methods) * len(seeds)
     for compute in computes:
-        seconds = unit or mean_seconds(compute, delays, max(workers), seeds)
+        seconds = unit or mean_batch_seconds(compute, delays, max(workers), seeds)
         for size in workers:
             for method in methods:
                 for seed in seeds:
-                    progress(len(rows) / whole, f"{method} × {size:,}")
-                    seen = Repetition(method, compute, size, gradients, seed, tuple(delays)).measure()
-                    facts = {"cluster": str(compute), "method": method, "workers": size, "seed": seed}
-                    speed = seen.applied * seconds / seen.seconds
-                    rows.append(facts | {"speedup": speed, "unit": seconds} | vars(seen))
+                    progress(len(rows) / total, f"{method} × {size:,}")
+                    measured = Repetition(method, compute, size, gradients, seed, tuple(delays)).measure()
+                    labels = {"cluster": str(compute), "method": method, "workers": size, "seed": seed}
+                    speedup = measured.applied * seconds / measured.seconds
+                    rows.append(labels | {"speedup": speedup, "unit": seconds} | vars(measured))
     return pl.DataFrame(rows)
 
 
-def used_by_a_step(policy: Policy, workers: int) -> int:
-    """How many gradients the policy makes a step of."""
-    match policy:
-        case Synchronous():
-            return workers
-        case Hybrid(num_workers_ps_update=k) | KSync(k=k) | KBatchSync(k=k) | KAsync(k=k) | KBatchAsync(k=k):
-            return int(k)
-    return 1
-
-
-def mean_seconds(compute: Law, delays: Sequence[Law], workers: int, seeds: Sequence[int]) -> float:
-    """What a batch takes: the mean over the first jobs of every worker and seed."""
+def mean_batch_seconds(compute: Law, delays: Sequence[Law], workers: int, seeds: Sequence[int]) -> float:
+    """Return the mean time of a batch, over the first jobs of all workers and seeds."""
     clusters = [Durations(compute, delays, workers, seed) for seed in seeds]
     return float(np.mean([cluster.block(worker, 0) for cluster in clusters for worker in range(workers)]))
 
 
-def densities(
+def sample_batch_seconds(
     computes: Sequence[Law], delays: Sequence[Law], seed: int, workers: int = MACHINES
 ) -> pl.DataFrame:
-    """Seconds of many batches, as many of each machine: a row per cluster and batch."""
+    """Return the times of many batches, equally many of each machine: a row per cluster and batch."""
     frames = []
     for compute in computes:
         cluster = Durations(compute, delays, workers, seed)
-        turns = range(max(1, MACHINES // workers))
-        seconds = np.concatenate([cluster.block(worker, turn) for worker in range(workers) for turn in turns])
+        blocks = range(max(1, MACHINES // workers))
+        seconds = np.concatenate(
+            [cluster.block(worker, each) for worker in range(workers) for each in blocks]
+        )
         frames.append(pl.DataFrame({"cluster": [str(compute)] * len(seconds), "seconds": seconds}))
     return pl.concat(frames)

@@ -8,20 +8,16 @@ from typing import Annotated, Any
 import numpy as np
 import polars as pl
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
-from torch import Tensor
 
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.analysis.timeline import COLUMNS, JUST
 from straggler.config.imports import refuse_import_strings
 from straggler.config.registry import InputError, explain_validation_error, parse_entry, suggest_name
-from straggler.core import Arrival, Change, Decision
-from straggler.core.loop import Budget, train
-from straggler.engines.pool.gradient_pool import GradientComputer
-from straggler.engines.simulator import Simulator
+from straggler.core import Arrival, Decision
+from straggler.core.loop import Budget
 from straggler.experiment import Experiment
-from straggler.problems.quadratic import NullProblem
-from straggler.timing import Durations
+from straggler.running.simulation import create_simulation
 from straggler.web.classes import partition
 from straggler.web.figure import Figure
 from straggler.web.gallery import counted
@@ -106,26 +102,24 @@ def build_experiment(settings: Mapping[str, Any]) -> Experiment:
 
 def simulate_jobs(experiment: Experiment, count: int) -> pl.DataFrame:
     """Simulate the first jobs of a run without gradients; return the columns of `analysis.timeline.jobs`."""
-    problem = NullProblem()
-    durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
-    engine, server = Simulator(GradientComputer(problem), durations), experiment.server(problem)
+    simulation = create_simulation(experiment)
+    server, engine = simulation.server, simulation.engine
     free_since = [0.0] * experiment.workers
     rows: list[tuple[Any, ...]] = []
 
     def add_job(worker: int, launch: int, started: float, end: float, tau: int, decision: str) -> None:
-        delay = durations.parts(worker, launch)[1] if decision != "cancelled" else 0.0
+        delay = simulation.durations.parts(worker, launch)[1] if decision != "cancelled" else 0.0
         idle = free_since[worker] if started - free_since[worker] > JUST else None
         rows.append((worker, launch, started, max(started, end - delay), end, tau, decision, idle))
         free_since[worker] = end
 
-    def observe(arrival: Arrival | Change, decision: Decision, tau: int, before: Tensor) -> None:
-        assert isinstance(arrival, Arrival), "in virtual time no worker joins or leaves"
+    def observe(arrival: Arrival, decision: Decision, tau: int) -> None:
         add_job(arrival.worker, arrival.job.launch, arrival.started, arrival.time, tau, decision)
         for job in server.cancelled:
             began = engine.started[job.worker]
             add_job(job.worker, job.launch, began, arrival.time, server.staleness(job), "cancelled")
 
-    train(server, engine, Budget(gradients=count), observe)
+    simulation.run(Budget(gradients=count), observe)
     return pl.DataFrame(rows, schema=JOB_SCHEMA, orient="row")
 
 
