@@ -14,7 +14,7 @@ from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
 from straggler.sweeps.grid import PlannedRun
 from straggler.timing import Durations, Law
-from straggler.timing.clusters import Repetition, mean_seconds
+from straggler.timing.clusters import Repetition, mean_batch_seconds
 
 MEASURE_SECONDS = 0.2  # of training per kind of experiment
 MAX_GRADIENTS = 50
@@ -120,4 +120,4 @@ def count_gradients(experiment: Experiment, samples: int) -> float:
 def mean_job_seconds(experiment: Experiment, laws: Sequence[Law]) -> float:
     """Return the mean seconds of a job by the sum of these laws."""
     workers = min(experiment.workers, MAX_WORKERS)
-    return mean_seconds(laws[0], laws[1:], workers, [experiment.seed]) if laws else 0.0
+    return mean_batch_seconds(laws[0], laws[1:], workers, [experiment.seed]) if laws else 0.0
