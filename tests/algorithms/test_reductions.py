@@ -515,14 +515,14 @@ def test_the_hybrid_server_goes_on_after_a_step_of_those_who_stopped() -> None:
 
 
 NONSENSE = {
-    "empty chain": ({"correction": []}, "needs a link"),
+    "empty chain": ({"correction": []}, "Use none"),
     "dana merges": ({"optimizer": "dana", "policy": "synchronous"}, "velocity per worker"),
     "k too large": ({"policy": "k-sync(k=9)"}, "Use k ≤ 5"),
     "hybrid k too large": ({"policy": "hybrid(num_workers_ps_update=9)"}, "num_workers_ps_update ≤ 5"),
     "hybrid never pulls": ({"policy": "hybrid(pull_weights_interval=0)"}, "greater than or equal to 1"),
     "decay divided, then clipped": (
         {"correction": "gap-aware + clip(norm=5)", "momentum": 0.9, "weight_decay": 0.1},
-        "put gap-aware last",
+        "Put gap-aware last",
     ),
     "decay divided, then merged at a rate": (
         {"correction": "staleness-aware + gap-aware", "policy": "k-async(k=2)", "weight_decay": 0.1},

@@ -469,7 +469,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     ),
     "decay divided and summed": (
         ["--method", "ga", "--policy", "k-batch-async(k=2, aggregate=sum)", "--weight-decay", ".1"],
-        ["divides weight decay", "would sum it up", "use aggregate=mean"],
+        ["divides the weight decay", "Use aggregate=mean"],
     ),
     "spikes in real time": (
         ["--engine", "processes", "--delay", "spikes(.1, 5)"],

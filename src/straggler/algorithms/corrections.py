@@ -1,7 +1,8 @@
-"""WHAT: the catalogue of corrections, what is done to a stale gradient before it is used."""
+"""WHAT: the catalogue of corrections, which change a stale gradient before it is used."""
 
 import math
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -13,7 +14,7 @@ from straggler.core import Arrival, Correction, Optimizer, Policy, Server
 
 
 class Uncorrected(Correction):
-    """Use the gradient as it came."""
+    """Use the gradient as it is."""
 
     name: ClassVar[str] = "none"
 
@@ -22,16 +23,16 @@ class Uncorrected(Correction):
 
 
 class StalenessWeight(Correction):
-    """A factor that depends on the staleness alone, for the learning rate or for the gradient.
+    """A factor that depends only on the staleness, for the learning rate or for the gradient.
 
-    They are the same for plain SGD; with momentum, scaling the rate also scales the old velocity.
+    For plain SGD the two are equal; with momentum, scaling the learning rate also scales the old velocity.
     """
 
     scale: Literal["lr", "gradient"] = "lr"
 
     @abstractmethod
     def weight(self, staleness: int) -> float:
-        """The factor."""
+        """Return the factor."""
 
     def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
         weight = self.weight(server.staleness(arrival.job))
@@ -71,7 +72,7 @@ class Hinge(StalenessWeight):
 
 
 class Clip(Correction):
-    """No message longer than `norm`: g·min(1, c/‖g‖). Erickson and Johansson 2026."""
+    """Limit the norm of each gradient to `norm`: g·min(1, c/‖g‖). Erickson and Johansson 2026."""
 
     name: ClassVar[str] = "clip"
     norm: float = Field(gt=0)
@@ -82,7 +83,7 @@ class Clip(Correction):
 
 
 class DelayCompensation(Correction):
-    """A first-order guess of the gradient here: g + λ g⊙g⊙(w − w_then). Zheng et al. 2017 (DC-ASGD-c)."""
+    """First-order estimate of the current gradient: g + λ g⊙g⊙(w − w_then). Zheng et al. 2017 (DC-ASGD-c)."""
 
     name: ClassVar[str] = "dc"
     lam: float = Field(0.04, ge=0)
@@ -98,7 +99,7 @@ class AdaptiveDelayCompensation(Correction):
     name: ClassVar[str] = "dc-adaptive"
     lam0: float = Field(2.0, ge=0)
     m: float = Field(0.95, ge=0, lt=1)
-    shared: bool = False  # one mean square for all, instead of one per worker
+    shared: bool = False  # one mean square for all workers instead of one per worker
     _mean_square: dict[int, Tensor] = PrivateAttr(default_factory=dict)
 
     def begin(self, x: Tensor, workers: int) -> None:
@@ -112,6 +113,18 @@ class AdaptiveDelayCompensation(Correction):
         return gradient.add(compensation, alpha=self.lam0), 1.0
 
 
+@dataclass
+class StepStatistics:
+    """Root mean square of the velocity, and what the gap is measured in."""
+
+    mean_square: Tensor
+    root: Tensor  # of the mean square, plus epsilon
+    one: Tensor
+    steps: int = 0
+    max_lr: float = 0.0
+    bias: float = 1.0  # corrects the running mean's start at zero
+
+
 class GapAware(Correction):
     """Divide by the gap in units of typical steps: 1 + |w − w_then| / C. Barkai et al. 2020 (Gap-Aware).
 
@@ -123,62 +136,56 @@ class GapAware(Correction):
     per: Literal["parameter", "model"] = "parameter"
     beta: float = Field(0.999, ge=0, lt=1)
     eps: float = Field(1e-8, gt=0)
-    _mean_square: Tensor = PrivateAttr()
-    _root: Tensor = PrivateAttr()
-    _steps: int = PrivateAttr()
-    _max_lr: float = PrivateAttr()
-    _bias: float = PrivateAttr()
-    _one: Tensor = PrivateAttr()
+    _state: StepStatistics = PrivateAttr()
 
     def check(self, policy: Policy, optimizer: Optimizer) -> None:
         if optimizer.decay() and getattr(policy, "aggregate", "mean") == "sum":
             raise ValueError(
-                f"{self} divides weight decay with every gradient, and {policy} would sum it up; "
-                f"use aggregate=mean, or weight_decay=0"
+                f"{self} divides the weight decay of each gradient, and {policy} would add it up. "
+                f"Use aggregate=mean or weight_decay=0."
             )
 
     def begin(self, x: Tensor, workers: int) -> None:
-        self._mean_square = torch.zeros_like(x if self.per == "parameter" else x[:1])
-        self._root = torch.zeros_like(self._mean_square)
-        self._steps, self._max_lr, self._bias = 0, 0.0, 1.0
-        self._one = torch.ones((), dtype=x.dtype)
+        zero = torch.zeros_like(x if self.per == "parameter" else x[:1])
+        self._state = StepStatistics(zero, torch.zeros_like(zero), torch.ones((), dtype=x.dtype))
 
     def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
-        if server.x is arrival.job.x or self._steps == 0:
+        state = self._state
+        if server.x is arrival.job.x or state.steps == 0:
             return gradient, 1.0
-        self._max_lr = max(self._max_lr, server.lr)
-        if self._max_lr == 0:  # nothing has moved yet
+        state.max_lr = max(state.max_lr, server.lr)
+        if state.max_lr == 0:  # the model has not moved yet
             return gradient, 1.0
         gap = server.x - arrival.job.x
         if self.per == "parameter":
             gap.abs_()
         else:
             gap = torch.linalg.vector_norm(gap).reshape(1) / len(gap) ** 0.5
-        penalty = torch.addcdiv(self._one, gap, self._root, value=self._bias / self._max_lr, out=gap)
+        penalty = torch.addcdiv(state.one, gap, state.root, value=state.bias / state.max_lr, out=gap)
         decay = server.optimizer.decay()
-        if decay:  # the step adds decay·w: what is added here leaves decay·w / penalty
+        if decay:  # the step adds decay·w, so this leaves decay·w / penalty
             return (gradient + decay * server.x) / penalty - decay * server.x, 1.0
-        room = penalty if self.per == "parameter" else None  # new memory costs more than the division
-        return torch.div(gradient, penalty, out=room), 1.0
+        out = penalty if self.per == "parameter" else None  # allocating memory costs more than the division
+        return torch.div(gradient, penalty, out=out), 1.0
 
     def stepped(self, server: Server, before: Tensor, lr: float) -> None:
-        velocity = server.optimizer.velocity()
+        state, velocity = self._state, server.optimizer.velocity()
         if velocity is None and lr == 0:
-            return  # it did not move, which says nothing about its steps
-        if velocity is None:  # any other optimizer: its step, in units of the learning rate
+            return  # the model did not move, so its step has no size
+        if velocity is None:  # other optimizers: the step in units of the learning rate
             velocity = (before - server.x) / lr
         if self.per == "parameter":
-            self._mean_square.mul_(self.beta).addcmul_(velocity, velocity, value=1 - self.beta)
+            state.mean_square.mul_(self.beta).addcmul_(velocity, velocity, value=1 - self.beta)
         else:
-            self._mean_square.lerp_(velocity.square().mean().reshape(1), 1 - self.beta)
-        self._steps += 1
-        self._max_lr = max(self._max_lr, lr)
-        self._bias = (1 - self.beta**self._steps) ** 0.5
-        torch.sqrt(self._mean_square, out=self._root).add_(self.eps * self._bias)
+            state.mean_square.lerp_(velocity.square().mean().reshape(1), 1 - self.beta)
+        state.steps += 1
+        state.max_lr = max(state.max_lr, lr)
+        state.bias = (1 - self.beta**state.steps) ** 0.5
+        torch.sqrt(state.mean_square, out=state.root).add_(self.eps * state.bias)
 
 
 class Chain(Correction):
-    """Several corrections, one after the other; written with a plus."""
+    """Several corrections in sequence, as in `clip(norm=1) + dc`."""
 
     name: ClassVar[str] = "chain"
     links: tuple[Correction, ...]
@@ -197,8 +204,8 @@ class Chain(Correction):
             return
         if any(isinstance(link, GapAware) for link in before):
             raise ValueError(
-                f"{self}: what follows gap-aware would undo that weight decay is divided too; "
-                f"put gap-aware last, or use weight_decay=0"
+                f"{self}: a correction after gap-aware would not leave the weight decay divided. "
+                f"Put gap-aware last, or use weight_decay=0."
             )
         if (
             isinstance(last, GapAware)
@@ -206,8 +213,8 @@ class Chain(Correction):
             and any(isinstance(link, StalenessWeight) and link.scale == "lr" for link in before)
         ):
             raise ValueError(
-                f"{self}: {policy} steps on several gradients, and a factor of the learning rate would undo "
-                f"that weight decay is divided too; use scale=gradient, or weight_decay=0"
+                f"{self}: {policy} merges several gradients, so a learning-rate factor would not leave "
+                f"the weight decay divided. Use scale=gradient or weight_decay=0."
             )
 
     def begin(self, x: Tensor, workers: int) -> None:
@@ -251,11 +258,11 @@ CORRECTIONS = Catalogue(
 
 
 def parse_correction(value: Any) -> Correction:
-    """A correction from its text; `a + b` and lists are chains."""
+    """Return the correction that a value stands for; `a + b` and lists are chains."""
     if isinstance(value, Chain):
         return value
     texts = value.split(" + ") if isinstance(value, str) else value if isinstance(value, list) else [value]
     if not texts:
-        raise ValueError("correction=[]: a chain needs a link; write none")
+        raise ValueError("correction=[] has no correction. Use none.")
     links = tuple(parse_entry(text, CORRECTIONS) for text in texts)
     return links[0] if len(links) == 1 else Chain(links=links)

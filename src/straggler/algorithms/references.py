@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reference:
-    """A paper: enough to find it."""
+    """A paper, with what is needed to find it."""
 
     key: str
     authors: str
@@ -15,7 +15,7 @@ class Reference:
 
     @property
     def short(self) -> str:
-        """Family name and year."""
+        """Return family names and year, as in Dutta et al. 2018."""
         names = self.authors.split(" and ")
         first = names[0].split(",")[0]
         more = "" if len(names) == 1 else f" and {names[1].split(',')[0]}" if len(names) == 2 else " et al."
