@@ -201,7 +201,7 @@ class Experiment(ExperimentFields):
         if isinstance(self.dataset, QuadraticData):
             check_quadratic(self.dataset, dict(self), type(self).model_fields)
         self.check_schedule(self.epochs or 1.0)
-        Durations(self.compute, self.delay, self.workers, self.seed).try_some()
+        Durations(self.compute, self.delay, self.workers, self.seed).check_first_jobs()
         if self.method is None:
             object.__setattr__(self, "method", find_method(dict(self)))
         if self.train_metrics is None:

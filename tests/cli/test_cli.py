@@ -422,8 +422,8 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "negative delay": (["--delay", "constant(-1)"], ["seconds=-1", "greater than or equal to 0", "change"]),
     "negative delay, second": (["--delay", "constant(1)", "--delay", "constant(-2)"], ["delay.1", "-2"]),
     "negative compute": (["--compute", "gaussian(-1, 1)"], ["mean=-1", "greater than or equal to 0"]),
-    "delay of nobody": (["--delay", "constant(1, workers=[9])"], ["no worker 9", "0 to 3"]),
-    "no time at all": (["--compute", "constant(0)"], ["gives 0.0 seconds", "more than 0"]),
+    "delay of nobody": (["--delay", "constant(1, workers=[9])"], ["worker 9 does not exist", "0 to 3"]),
+    "no time at all": (["--compute", "constant(0)"], ["gives 0.0 seconds", "positive"]),
     "step of 0": (["--schedule", "step(step_size=0)"], ["fails after 0 epochs", "Change its numbers"]),
     "rate of inf": (
         ["--schedule", "exponential(gamma=1e999)", "--epochs", "3"],

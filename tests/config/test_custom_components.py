@@ -340,7 +340,7 @@ def test_what_a_partition_or_a_law_gives_is_checked(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"the partition dealt.* deals .*(it must give|give as many)"):
             experiment(partition=Dealt(parts=parts)).run(tmp_path, jobs=1)
     for seconds in (1.0, [1.0, 2.0]):
-        with pytest.raises(InputError, match=r"gives seconds of the shape .* it must give an array of 64"):
+        with pytest.raises(InputError, match=r"returned the shape .* it must return 64 seconds"):
             experiment(compute=Odd(seconds=seconds))
     assert not list(tmp_path.iterdir())
 

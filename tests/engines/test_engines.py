@@ -30,7 +30,8 @@ from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
 from straggler.record import Record
 from straggler.running.replay import replay
-from straggler.timing import Constant, Durations
+from straggler.timing import Durations
+from straggler.timing.laws import Constant
 
 pytestmark = pytest.mark.slow  # real processes, many runs
 WORKERS = 2

@@ -26,7 +26,8 @@ from straggler.engines.ray import RayEngine, check_room, join
 from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
 from straggler.running.replay import replay
-from straggler.timing import Constant, Durations
+from straggler.timing import Durations
+from straggler.timing.laws import Constant
 
 ON_RAY: dict[str, Any] = REAL | {"engine": "ray"}
 

@@ -13,8 +13,8 @@ from straggler.cli.calibrate import calibrate_
 from straggler.config.registry import InputError
 from straggler.experiment import Experiment
 from straggler.record import Record
-from straggler.timing import Gamma
 from straggler.timing.calibration import calibrate
+from straggler.timing.laws import Gamma
 from straggler.web.report import render_html_report
 from straggler.web.run_facts import RunFacts
 

@@ -12,18 +12,8 @@ from hypothesis import strategies as st
 
 from straggler.config.registry import parse_entry
 from straggler.core.randomness import addressed_rng
-from straggler.timing import (
-    BLOCK,
-    DELAYS,
-    Constant,
-    DurationError,
-    Durations,
-    Gamma,
-    Law,
-    Memoryless,
-    Term,
-    Trace,
-)
+from straggler.timing.durations import DurationError, Durations
+from straggler.timing.laws import BLOCK, DELAYS, Constant, Gamma, Law, Memoryless, Term, Trace
 
 PLAIN = [
     "constant(seconds=0.3)",
@@ -269,22 +259,22 @@ def test_trace_of_some_workers_is_a_delay(tmp_path: Path) -> None:
 
 def test_trace_without_a_worker_is_refused(tmp_path: Path) -> None:
     trace = Trace(file=str(trace_file(tmp_path / "jobs.csv")))
-    with pytest.raises(ValueError, match=r"jobs\.csv.*no jobs of worker 2; add them"):
+    with pytest.raises(ValueError, match=r"jobs\.csv.*has no jobs of worker 2"):
         Durations(trace, [], workers=3, seed=0)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("jobs.txt", "", "neither .csv nor .parquet; convert it"),
-        ("jobs.csv", "worker,time\n0,1\n", "needs the columns worker and seconds"),
-        ("jobs.csv", "worker,seconds\n0,soon\n", "needs the columns worker and seconds, numbers"),
+        ("jobs.txt", "", "neither .csv nor .parquet"),
+        ("jobs.csv", "worker,time\n0,1\n", "needs the numeric columns worker and seconds"),
+        ("jobs.csv", "worker,seconds\n0,soon\n", "needs the numeric columns worker and seconds"),
         ("jobs.csv", "worker,seconds\n0.5,1\n", "whole numbers"),
         ("jobs.csv", "worker,seconds\n,1\n0,1\n", "whole numbers"),
-        ("jobs.csv", "worker,seconds\n0,1\n0,-2\n", "row 2 has seconds=-2.0; write a number of at least 0"),
+        ("jobs.csv", "worker,seconds\n0,1\n0,-2\n", "row 2 has seconds=-2.0; it must be at least 0"),
         ("jobs.csv", "worker,seconds\n0,1\n0,\n", "row 2 has seconds=None"),
         ("jobs.csv", "worker,seconds\n0,inf\n", "row 1 has seconds=inf"),
-        ("jobs.parquet", "not parquet", "needs the columns"),
+        ("jobs.parquet", "not parquet", "needs the numeric columns"),
     ],
 )
 def test_trace_with_a_bad_file_is_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -318,7 +308,7 @@ def test_text_round_trip(text: str) -> None:
         ("gaussian(mean=-0.1, std=1)", "mean must be greater"),
         ("gaussian(mean=1, std=-1)", "std must be greater"),
         ("uniform(low=-1, high=1)", "low must be greater"),
-        ("uniform(low=3, high=1)", "low=3.0 is above high=1.0; swap them"),
+        ("uniform(low=3, high=1)", "low=3.0 is above high=1.0"),
         ("exponential(mean=inf)", "mean must be a finite number"),
         ("exponential(mean=1, shift=-1)", "shift must be greater"),
         ("gamma(mean=1, cv=nan)", "cv must be a finite number"),
@@ -330,7 +320,7 @@ def test_text_round_trip(text: str) -> None:
         ("spikes(probability=0.5, factor=0.5)", "factor must be greater than or equal to 1"),
         ("on-off(fail=-1, recover=1, factor=2)", "fail must be greater"),
         ("on-off(fail=0, recover=2, factor=2)", "recover must be less"),
-        ("constant(seconds=1, workers=[])", r"\[\] affects nobody; name a worker"),
+        ("constant(seconds=1, workers=[])", r"\[\] affects no worker"),
         ("constant(seconds=1, workers=[-1])", "workers.0 must be greater"),
     ],
 )
@@ -342,19 +332,19 @@ def test_wrong_settings_are_refused_in_one_line(text: str, message: str) -> None
 
 @pytest.mark.parametrize("text", MULTIPLYING)
 def test_a_law_that_multiplies_the_compute_time_is_not_the_compute_time(text: str) -> None:
-    with pytest.raises(ValueError, match=f"{law(text).name} multiplies the compute time: give it as a delay"):
+    with pytest.raises(ValueError, match=f"{law(text).name} multiplies the compute time"):
         durations(text)
 
 
 def test_workers_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"constant\(.*\): no worker 4; they are 0 to 3"):
+    with pytest.raises(ValueError, match=r"constant\(.*\): worker 4 does not exist; workers are 0 to 3"):
         durations("constant(1)", "constant(seconds=1, workers=[0, 4])")
     with pytest.raises(ValueError, match="workers=0: at least one"):
         durations("constant(1)", workers=0)
 
 
 def test_compute_for_some_workers_only_is_refused() -> None:
-    with pytest.raises(ValueError, match="worker 1 would take no time; leave workers out"):
+    with pytest.raises(ValueError, match="worker 1 has no compute time"):
         durations("constant(seconds=1, workers=[0, 2, 3])")
 
 
@@ -370,7 +360,7 @@ def test_a_job_that_takes_no_time_is_named() -> None:
     made = durations("gaussian(mean=1, std=.6)", seed=1)
     drawn = made.compute.law.block(made.compute, 2, 3, np.zeros(BLOCK))
     launch = 3 * BLOCK + int(np.flatnonzero(drawn == 0)[0])
-    message = rf"worker 2, job {launch}: gaussian\(mean=1.0, std=0.6\) gives 0.0 seconds; .*lower the spread"
+    message = rf"worker 2, job {launch}: gaussian\(mean=1.0, std=0.6\) gives 0.0 seconds.*Reduce the spread"
     with pytest.raises(DurationError, match=message):
         made(2, launch)
     with pytest.raises(DurationError, match=message):

@@ -19,8 +19,9 @@ from straggler.config.registry import InputError, parse_entry
 from straggler.core import Arrival, Policy, Server
 from straggler.problems.quadratic import NullProblem
 from straggler.running.simulation import FixedModel
-from straggler.timing import BLOCK, DELAYS, Durations
+from straggler.timing import DELAYS, Durations
 from straggler.timing.clusters import mean_batch_seconds, measure_speedups, parse_policy, sample_batch_seconds
+from straggler.timing.laws import BLOCK
 from straggler.timing.throughput import Throughput, by_simulation, measure_throughput
 
 pytestmark = pytest.mark.timeout(60)

@@ -172,7 +172,7 @@ def check_durations(computes: list[Law], delays: list[Law], workers: int) -> Non
     """Raise if a law does not fit this number of workers."""
     try:
         for compute in computes:
-            Durations(compute, delays, workers, 0).try_some()
+            Durations(compute, delays, workers, 0).check_first_jobs()
     except ValueError as error:
         raise InputError(f"with {workers:,} workers: {error}") from None
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from straggler.timing.laws import BLOCK, Array, Law, Term
 
-TRIED = 16  # workers whose first job is drawn before anything runs
+CHECKED_WORKERS = 16  # whose first job is drawn before anything runs
 
 
 class DurationError(ValueError):
-    """A job that would take no time, or for ever."""
+    """A job whose duration is not positive and finite."""
 
     exit_code = 1
 
@@ -31,16 +31,18 @@ class Durations:
 
     def __init__(self, compute: Law, delays: Sequence[Law], workers: int, seed: int) -> None:
         if workers < 1:
-            raise ValueError(f"workers={workers}: at least one is needed")
+            raise ValueError(f"workers must be at least 1, got {workers}")
         if compute.multiplies:
             raise ValueError(
-                f"compute={compute}: {compute.name} multiplies the compute time: give it as a delay"
+                f"compute={compute}: {compute.name} multiplies the compute time. Use it as a delay."
             )
         self.compute, *self.delays = (Term(law, i, workers, seed) for i, law in enumerate((compute, *delays)))
         left_out = set(range(workers)) - self.compute.affected
         if left_out:
-            message = f"worker {min(left_out)} would take no time; leave workers out, or give it as a delay"
-            raise ValueError(f"compute={compute}: {message}")
+            raise ValueError(
+                f"compute={compute}: worker {min(left_out)} has no compute time. "
+                f"Omit workers=…, or use this law as a delay."
+            )
         self.workers = workers
         self._latest: dict[int, DrawnBlock] = {}
 
@@ -56,20 +58,20 @@ class Durations:
         place = launch % BLOCK
         compute, delay = block.compute[place], block.delay[place]
         if not 0.0 < compute + delay < math.inf:
-            raise self._refusal(worker, launch, compute + delay)
+            raise self._error(worker, launch, compute + delay)
         return compute, delay
 
-    def try_some(self) -> None:
+    def check_first_jobs(self) -> None:
         """Draw the first job of some workers, to refuse laws that give only zeros before anything runs."""
-        for worker in range(min(self.workers, TRIED)):
+        for worker in range(min(self.workers, CHECKED_WORKERS)):
             self.parts(worker, 0)
 
     def block(self, worker: int, number: int) -> Array:
-        """Totals of launches number·BLOCK to (number+1)·BLOCK − 1, all of them checked."""
+        """Return the checked seconds of the jobs number·BLOCK to (number+1)·BLOCK − 1."""
         totals, _, _ = self._draw(worker, number)
         bad = np.flatnonzero(~((totals > 0.0) & (totals < math.inf)))
         if bad.size:
-            raise self._refusal(worker, number * BLOCK + int(bad[0]), float(totals[bad[0]]))
+            raise self._error(worker, number * BLOCK + int(bad[0]), float(totals[bad[0]]))
         return totals
 
     def _draw_latest(self, worker: int, number: int) -> DrawnBlock:
@@ -80,30 +82,31 @@ class Durations:
 
     def _draw(self, worker: int, number: int) -> tuple[Array, Array, Array]:
         if not 0 <= worker < self.workers or number < 0:
-            raise ValueError(f"worker {worker}, block {number}: they are 0 to {self.workers - 1}, and from 0")
+            raise ValueError(
+                f"worker must be 0 to {self.workers - 1} and block at least 0, got {worker}, {number}"
+            )
         delay = np.zeros(BLOCK)
-        with np.errstate(over="ignore", invalid="ignore"):  # the job is refused by name when it is asked for
-            compute = block_of(self.compute, worker, number, delay)
+        with np.errstate(over="ignore", invalid="ignore"):  # reported when the job is submitted
+            compute = draw_block(self.compute, worker, number, delay)
             for term in self.delays:
                 if worker in term.affected:
-                    delay = delay + block_of(term, worker, number, compute)
+                    delay = delay + draw_block(term, worker, number, compute)
             return compute + delay, compute, delay
 
-    def _refusal(self, worker: int, launch: int, seconds: float) -> DurationError:
+    def _error(self, worker: int, launch: int, seconds: float) -> DurationError:
         laws = [term.law for term in (self.compute, *self.delays) if worker in term.affected]
         remedy = (
-            "lower the spread, add a constant delay, or take a law that stays above 0 such as uniform"
+            "Reduce the spread, add a constant delay, or use a law that stays above 0, such as uniform."
             if seconds <= 0.0
-            else "take a lighter tail: a smaller cv, factor or exponent, or a larger alpha"
+            else "Use a lighter tail: a smaller cv, factor or exponent, or a larger alpha."
         )
-        what = f"worker {worker}, job {launch}: {' + '.join(map(str, laws))} gives {seconds} seconds"
-        return DurationError(f"{what}; it must be more than 0 and finite: {remedy}")
+        job = f"worker {worker}, job {launch}: {' + '.join(map(str, laws))}"
+        return DurationError(f"{job} gives {seconds} seconds, which must be positive and finite. {remedy}")
 
 
-def block_of(term: Term, worker: int, number: int, compute: Array) -> Array:
-    """A term's block, if it is one: a law may be a user's own."""
+def draw_block(term: Term, worker: int, number: int, compute: Array) -> Array:
+    """Return a term's block, after checking its shape, since a law may be custom."""
     seconds = np.asarray(term.law.block(term, worker, number, compute))
     if seconds.shape != (BLOCK,):
-        rule = f"it must give an array of {BLOCK}, one for each job"
-        raise ValueError(f"{term.law} gives seconds of the shape {seconds.shape}; {rule}")
+        raise ValueError(f"{term.law} returned the shape {seconds.shape}; it must return {BLOCK} seconds")
     return seconds

@@ -1,4 +1,4 @@
-"""The laws of seconds per job, and where their draws are addressed."""
+"""Laws of the seconds that a job takes, and the addresses of their random draws."""
 
 import hashlib
 import math
@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeInt, field_validator, model_validator
 from straggler.config.registry import Catalogue, CatalogueEntry
 from straggler.core.randomness import addressed_rng
 
-BLOCK = 64
+BLOCK = 64  # jobs of a worker that are drawn at once
 Array = npt.NDArray[np.float64]
 NotNegative = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -23,45 +23,45 @@ AtLeastOne = Annotated[float, Field(ge=1)]
 
 
 class Law(CatalogueEntry):
-    """A law of seconds per job, for all workers or only for `workers`."""
+    """A law of the seconds per job, for all workers or only for some."""
 
     workers: tuple[NonNegativeInt, ...] | None = None
-    multiplies: ClassVar[bool] = False  # the compute time, so it cannot be the compute time
+    multiplies: ClassVar[bool] = False  # it multiplies the compute time, so it can only be a delay
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        # An inherited field comes first; last, `constant(0.03)` means seconds and texts end with the workers.
+        # Pydantic puts inherited fields first. With `workers` last, `constant(0.03)` means 0.03 seconds.
         cls.model_fields["workers"] = cls.model_fields.pop("workers")
 
     @field_validator("workers")
     @classmethod
-    def someone(cls, workers: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    def _check_workers(cls, workers: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if workers is not None and not workers:
-            raise ValueError("[] affects nobody; name a worker, or leave workers out for everyone")
+            raise ValueError("[] affects no worker. Name a worker, or omit it for all workers.")
         return workers
 
     @abstractmethod
     def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
-        """Seconds of the worker's number-th BLOCK of jobs, whose gradients take `compute`."""
+        """Return the seconds of the worker's number-th block of jobs; `compute` are their compute times."""
 
-    def recall(self, workers: Sequence[int]) -> dict[int, Any]:
-        """What is known of each worker before its first job."""
+    def initial_memory(self, workers: Sequence[int]) -> dict[int, Any]:
+        """Return what the law remembers of each worker before its first job."""
         return {}
 
 
 class Memoryless(Law):
-    """A law whose jobs have nothing to do with each other."""
+    """A law whose jobs are independent of each other."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, worker: int, compute: Array) -> Array:
-        """Seconds of as many jobs as `compute` has (what each one's gradient takes)."""
+        """Return the seconds of `compute.size` jobs; `compute` are their compute times."""
 
     def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
         return self.draw(term.rng(worker, number), worker, compute)
 
 
 class Constant(Memoryless):
-    """Always the same."""
+    """The same seconds for every job."""
 
     name = "constant"
     seconds: NotNegative
@@ -71,7 +71,7 @@ class Constant(Memoryless):
 
 
 class Gaussian(Memoryless):
-    """Normal, with 0 for what falls below 0 (the EPFL system's delay)."""
+    """Normal, with negative values replaced by 0 (the EPFL system's delay)."""
 
     name = "gaussian"
     mean: NotNegative
@@ -82,16 +82,16 @@ class Gaussian(Memoryless):
 
 
 class Uniform(Memoryless):
-    """Anything from low to high alike (tiers of workers: FADAS, Wang et al. 2024)."""
+    """Uniform from low to high (tiers of workers: FADAS, Wang et al. 2024)."""
 
     name = "uniform"
     low: NotNegative
     high: NotNegative
 
     @model_validator(mode="after")
-    def ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.low > self.high:
-            raise ValueError(f"low={self.low} is above high={self.high}; swap them")
+            raise ValueError(f"low={self.low} is above high={self.high}. Swap them.")
         return self
 
     def draw(self, rng: np.random.Generator, worker: int, compute: Array) -> Array:
@@ -99,7 +99,7 @@ class Uniform(Memoryless):
 
 
 class Exponential(Memoryless):
-    """A fixed shift plus an exponential of this mean (Dutta et al. 2018)."""
+    """A fixed shift plus an exponential with this mean (Dutta et al. 2018)."""
 
     name = "exponential"
     mean: NotNegative
@@ -110,18 +110,18 @@ class Exponential(Memoryless):
 
 
 class Gamma(Memoryless):
-    """Gamma of this mean and coefficient of variation: machines alike (Ali et al. 2000)."""
+    """Gamma with this mean and coefficient of variation: equal machines (Ali et al. 2000)."""
 
     name = "gamma"
     mean: NotNegative
     cv: NotNegative
 
     def draw(self, rng: np.random.Generator, worker: int, compute: Array) -> Array:
-        return gamma(rng, self.mean, self.cv, compute.size)
+        return draw_gamma(rng, self.mean, self.cv, compute.size)
 
 
 class GammaMachines(Law):
-    """Gamma around a mean of the machine's own, itself gamma, drawn once per worker (Ali et al. 2000)."""
+    """Gamma around the machine's mean, which is drawn once per worker from a gamma (Ali et al. 2000)."""
 
     name = "gamma-machines"
     mean: NotNegative
@@ -131,13 +131,13 @@ class GammaMachines(Law):
     def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
         machine = term.memory.get(worker)
         if machine is None:
-            machine = gamma(term.machine_rng(worker), self.mean, self.cv_machine, 1)[0]
+            machine = draw_gamma(term.machine_rng(worker), self.mean, self.cv_machine, 1)[0]
             term.memory[worker] = machine
-        return gamma(term.rng(worker, number), machine, self.cv_task, compute.size)
+        return draw_gamma(term.rng(worker, number), machine, self.cv_task, compute.size)
 
 
 class LogNormal(Memoryless):
-    """Log-normal of this mean and coefficient of variation (its own, not its logarithm's)."""
+    """Log-normal with this mean and coefficient of variation (not those of its logarithm)."""
 
     name = "lognormal"
     mean: NotNegative
@@ -149,7 +149,7 @@ class LogNormal(Memoryless):
 
 
 class Pareto(Memoryless):
-    """At least scale, P(X > x) = (scale/x)^alpha: heavy tails (MindFlayer, Maranjyan et al. 2024)."""
+    """Heavy tails: P(X > x) = (scale/x)^alpha for x ≥ scale (MindFlayer, Maranjyan et al. 2024)."""
 
     name = "pareto"
     scale: NotNegative
@@ -160,7 +160,7 @@ class Pareto(Memoryless):
 
 
 class Power(Memoryless):
-    """Fixed, slower with the worker's number: base·(worker+1)^exponent (Tyurin and Richtárik 2023)."""
+    """Fixed for each worker: base·(worker+1)^exponent (Tyurin and Richtárik 2023)."""
 
     name = "power"
     base: NotNegative
@@ -171,7 +171,7 @@ class Power(Memoryless):
 
 
 class Spikes(Memoryless):
-    """Now and then a job's compute time is multiplied by factor (MindFlayer, Maranjyan et al. 2024)."""
+    """Multiply a random job's compute time by factor (MindFlayer, Maranjyan et al. 2024)."""
 
     name = "spikes"
     multiplies = True
@@ -183,7 +183,7 @@ class Spikes(Memoryless):
 
 
 class OnOff(Law):
-    """A two-state Markov chain over the worker's jobs, on at first; off, compute is factor times longer."""
+    """A worker switches between on and off (a Markov chain); off, compute takes factor times longer."""
 
     name = "on-off"
     multiplies = True
@@ -192,7 +192,7 @@ class OnOff(Law):
     factor: AtLeastOne
 
     def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
-        starts: list[bool] = term.memory.setdefault(worker, [False])  # is it off as a block begins?
+        starts: list[bool] = term.memory.setdefault(worker, [False])  # whether it is off when a block begins
         for block in range(min(number, len(starts) - 1), number + 1):
             off = self.walk(starts[block], term.rng(worker, block), compute.size)
             if block + 1 == len(starts):
@@ -200,7 +200,7 @@ class OnOff(Law):
         return (self.factor - 1.0) * compute * np.array(off[:-1], dtype=np.bool_)
 
     def walk(self, off: bool, rng: np.random.Generator, jobs: int) -> list[bool]:
-        """Is the worker off at each job, and after the last?"""
+        """Return whether the worker is off at each job and after the last."""
         states = [off]
         for chance in rng.random(jobs).tolist():
             off = chance >= self.recover if off else chance < self.fail
@@ -209,13 +209,13 @@ class OnOff(Law):
 
 
 class Trace(Law):
-    """Measured seconds from a CSV or Parquet file with columns worker, seconds; starts over at its end."""
+    """Measured seconds from a CSV or Parquet file with columns worker, seconds; repeats at the end."""
 
     name = "trace"
     file: str
 
     def identity(self) -> str:
-        """With the content of the file: another trace is another run."""
+        """Return the text form with a hash of the file, so that another trace has another id."""
         return f"{super().identity()}#{hashlib.sha256(Path(self.file).read_bytes()).hexdigest()}"
 
     def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
@@ -223,44 +223,45 @@ class Trace(Law):
         launches = np.arange(number * BLOCK, number * BLOCK + compute.size)
         return measured[launches % measured.size]
 
-    def recall(self, workers: Sequence[int]) -> dict[int, Any]:
+    def initial_memory(self, workers: Sequence[int]) -> dict[int, Any]:
         groups = self.read().group_by("worker")  # keeps the order within a worker
         measured = {int(worker): jobs["seconds"].to_numpy() for (worker,), jobs in groups}
         missing = [worker for worker in workers if worker not in measured]
         if missing:
             raise ValueError(
-                f"{self}: no jobs of worker {missing[0]}; add them, or list those it has in workers"
+                f"{self} has no jobs of worker {missing[0]}. Add them, or list the others in workers=…"
             )
         return {worker: measured[worker] for worker in workers}
 
     def read(self) -> pl.DataFrame:
-        """The file's two columns, checked."""
+        """Return the file's two columns after checking them."""
         suffix = Path(self.file).suffix.lower()
         if suffix not in (".csv", ".parquet"):
-            raise ValueError(f"{self}: the file is neither .csv nor .parquet; convert it to one of them")
+            raise ValueError(f"{self}: the file is neither .csv nor .parquet. Convert it to one of them.")
         try:
             read = pl.read_csv if suffix == ".csv" else pl.read_parquet
             table = read(self.file, glob=False)
             table = table.select("worker", pl.col("seconds").cast(pl.Float64))
         except (OSError, pl.exceptions.PolarsError) as error:
             reason = str(error).splitlines()[0]
-            raise ValueError(f"{self}: {reason}; it needs the columns worker and seconds, numbers") from None
-        return self.checked(table)
+            raise ValueError(f"{self}: {reason}. It needs the numeric columns worker and seconds.") from None
+        return self.check_table(table)
 
-    def checked(self, table: pl.DataFrame) -> pl.DataFrame:
+    def check_table(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Return the table, or raise ValueError with its first bad row."""
         if not table["worker"].dtype.is_integer() or table["worker"].null_count():
-            raise ValueError(f"{self}: the column worker must hold whole numbers in every row, from 0 on")
+            raise ValueError(f"{self}: the column worker must contain whole numbers from 0 in every row")
         good = (pl.col("seconds").is_finite() & (pl.col("seconds") >= 0)).fill_null(False)
         bad = table.with_row_index("row").filter(~good)
         if bad.height:
             row, _, seconds = bad.row(0)
-            raise ValueError(f"{self}: row {row + 1} has seconds={seconds}; write a number of at least 0")
+            raise ValueError(f"{self}: row {row + 1} has seconds={seconds}; it must be at least 0 and finite")
         return table
 
 
-def gamma(rng: np.random.Generator, mean: float, cv: float, size: int) -> Array:
-    """Gamma draws of this mean and coefficient of variation: shape 1/cv², scale mean·cv²."""
-    if cv < 1e-9:  # nothing a clock would notice, and the shape would overflow on the way to zero
+def draw_gamma(rng: np.random.Generator, mean: float, cv: float, size: int) -> Array:
+    """Draw from a gamma with this mean and coefficient of variation: shape 1/cv², scale mean·cv²."""
+    if cv < 1e-9:  # the shape would overflow
         return np.full(size, mean)
     return rng.gamma(1.0 / (cv * cv), mean * (cv * cv), size)
 
@@ -277,17 +278,21 @@ DELAYS = Catalogue(
 
 
 class Term:
-    """A law at its place in the sum: whom it affects, where its draws are addressed, what it remembers."""
+    """A law at its place in the sum of durations, with its workers, addresses and memory."""
 
     def __init__(self, law: Law, index: int, workers: int, seed: int) -> None:
         self.law, self.index, self.seed = law, index, seed
         self.affected = frozenset(range(workers) if law.workers is None else law.workers)
         if max(self.affected) >= workers:
-            raise ValueError(f"{law}: no worker {max(self.affected)}; they are 0 to {workers - 1}")
-        self.memory = law.recall(sorted(self.affected))
+            raise ValueError(
+                f"{law}: worker {max(self.affected)} does not exist; workers are 0 to {workers - 1}"
+            )
+        self.memory = law.initial_memory(sorted(self.affected))
 
     def rng(self, worker: int, number: int) -> np.random.Generator:
+        """Return the generator of a worker's number-th block."""
         return addressed_rng(self.seed, f"duration-{self.index}", worker, number)
 
     def machine_rng(self, worker: int) -> np.random.Generator:
+        """Return the generator of what is drawn once for a worker's machine."""
         return addressed_rng(self.seed, f"machine-{self.index}", worker)
