@@ -339,7 +339,7 @@ def test_a_law_that_multiplies_the_compute_time_is_not_the_compute_time(text: st
 def test_workers_that_do_not_exist_are_refused() -> None:
     with pytest.raises(ValueError, match=r"constant\(.*\): worker 4 does not exist; workers are 0 to 3"):
         durations("constant(1)", "constant(seconds=1, workers=[0, 4])")
-    with pytest.raises(ValueError, match="workers=0: at least one"):
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         durations("constant(1)", workers=0)
 
 
