@@ -82,9 +82,8 @@ class Durations:
 
     def _draw(self, worker: int, number: int) -> tuple[Array, Array, Array]:
         if not 0 <= worker < self.workers or number < 0:
-            raise ValueError(
-                f"worker must be 0 to {self.workers - 1} and block at least 0, got {worker}, {number}"
-            )
+            last = self.workers - 1
+            raise ValueError(f"worker must be 0 to {last}, and block at least 0; got {worker} and {number}")
         delay = np.zeros(BLOCK)
         with np.errstate(over="ignore", invalid="ignore"):  # reported when the job is submitted
             compute = draw_block(self.compute, worker, number, delay)

@@ -283,10 +283,8 @@ class Term:
     def __init__(self, law: Law, index: int, workers: int, seed: int) -> None:
         self.law, self.index, self.seed = law, index, seed
         self.affected = frozenset(range(workers) if law.workers is None else law.workers)
-        if max(self.affected) >= workers:
-            raise ValueError(
-                f"{law}: worker {max(self.affected)} does not exist; workers are 0 to {workers - 1}"
-            )
+        if (last := max(self.affected)) >= workers:
+            raise ValueError(f"{law}: worker {last} does not exist; workers are 0 to {workers - 1}")
         self.memory = law.initial_memory(sorted(self.affected))
 
     def rng(self, worker: int, number: int) -> np.random.Generator:
