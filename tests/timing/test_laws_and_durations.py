@@ -349,10 +349,10 @@ def test_compute_for_some_workers_only_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("worker", "launch"), [(-1, 0), (4, 0), (0, -1)])
-def test_asking_for_nobody_or_before_the_start_is_refused(worker: int, launch: int) -> None:
+def test_a_worker_or_block_that_does_not_exist_is_refused(worker: int, launch: int) -> None:
     made = durations("constant(1)")
     made(3, 0), made(0, BLOCK - 1)
-    with pytest.raises(ValueError, match=f"worker {worker}"):
+    with pytest.raises(ValueError, match=f"got {worker} and"):
         made(worker, launch)
 
 
