@@ -529,8 +529,8 @@ NONSENSE = {
         "scale=gradient",
     ),
     "ssp negative": ({"policy": "ssp(bound=-1)"}, "greater than or equal to 0"),
-    "momentum twice": ({"optimizer": "sgd(momentum=0.9)", "momentum": 0.5}, "given twice"),
-    "adam has no momentum": ({"optimizer": "adam", "momentum": 0.5}, "takes no momentum"),
+    "momentum twice": ({"optimizer": "sgd(momentum=0.9)", "momentum": 0.5}, "set twice"),
+    "adam has no momentum": ({"optimizer": "adam", "momentum": 0.5}, "has no momentum"),
     "unknown link": ({"correction": "dc(lam=1) + clipp(norm=1)"}, "Did you mean 'clip'"),
 }
 
