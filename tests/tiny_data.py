@@ -1,4 +1,4 @@
-"""A published data set small enough to be fetched, damaged and fetched again in a test."""
+"""A tiny published data set for tests of downloads, and sources that deliver or damage it."""
 
 import gzip
 import hashlib
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from straggler.problems.downloads.published import ARRAYS, PublishedData
+from straggler.problems.downloads.formats import ARRAYS, PublishedData
 
 IDX = [
     "train-images-idx3-ubyte",
@@ -50,7 +50,7 @@ def write_idx(folder, arrays=TINY_ARRAYS, spell=lambda name: name, compress=gzip
 
 @dataclass(frozen=True)
 class Fake:
-    """A source that brings what it is told to, counts its calls in a file, or fails."""
+    """A source that delivers the tiny data set, counts its calls in a file, or fails."""
 
     label: str = "fake"
     failure: BaseException | None = None
@@ -60,7 +60,7 @@ class Fake:
     def __str__(self):
         return self.label
 
-    def bring(self, workspace, report):
+    def fetch(self, workspace, report):
         if self.calls:
             with self.calls.open("a") as file:
                 file.write("called\n")
@@ -72,9 +72,9 @@ class Fake:
 
 
 class Wrong(Fake):
-    """A source whose files are whole, but not the published ones."""
+    """A source with complete files that are not the published ones."""
 
-    def bring(self, workspace, report):
+    def fetch(self, workspace, report):
         return write_idx(workspace, {**TINY_ARRAYS, "train-labels": np.zeros(30, np.uint8)}, compress=bytes)
 
 

@@ -1,4 +1,4 @@
-"""The cache and named folders: whole or not at all, and what is damaged is noticed."""
+"""The data cache and user folders: complete or absent, and damaged files are detected."""
 
 import gzip
 import multiprocessing
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from straggler.problems.downloads.cache import cache_folder, inspect_cache, load_published
-from straggler.problems.downloads.published import ARRAYS
+from straggler.problems.downloads.formats import ARRAYS
 from straggler.problems.downloads.sources import DataError
 from tiny_data import TINY, Fake, Wrong, empty, flip, leftovers, same, truncate, write_idx
 
@@ -23,18 +23,18 @@ def cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("end", ["", ".gz"])
 @pytest.mark.parametrize("inside", [".", "tiny"])
 @pytest.mark.parametrize("dot", ["-idx", ".idx"])
-def test_a_named_folder_with_idx_files_is_read_and_cached(cache, tmp_path, end, inside, dot):
+def test_idx_files_in_the_users_folder_are_read_and_cached(cache, tmp_path, end, inside, dot):
     compress = gzip.compress if end else bytes
     folder = tmp_path / "mine"
     write_idx(folder / inside, spell=lambda name: name.replace("-idx", dot) + end, compress=compress)
     arrays = load_published(TINY, [], folder)
     assert same(arrays)
     assert all(isinstance(array, np.memmap) for array in arrays.values())
-    assert same(load_published(TINY, [])), "the second time it must come from the cache"
+    assert same(load_published(TINY, [])), "the second load reads the cache"
     assert inspect_cache(TINY).source == f"folder {folder}"
 
 
-def test_the_cached_files_are_themselves_a_folder_to_name(cache, tmp_path, monkeypatch):
+def test_the_cache_folder_can_serve_as_the_users_folder(cache, tmp_path, monkeypatch):
     load_published(TINY, [Fake()])
     monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "other"))
     assert same(load_published(TINY, [], cache))
@@ -42,7 +42,7 @@ def test_the_cached_files_are_themselves_a_folder_to_name(cache, tmp_path, monke
 
 @pytest.mark.parametrize("damage", [truncate, flip, empty])
 @pytest.mark.parametrize("compress", [gzip.compress, bytes])
-def test_a_damaged_file_in_the_named_folder_is_an_error_and_no_other_source_is_used(
+def test_a_damaged_file_in_the_users_folder_is_an_error_and_no_other_source_is_used(
     cache, tmp_path, damage, compress
 ):
     end = ".gz" if compress is gzip.compress else ""
@@ -53,34 +53,34 @@ def test_a_damaged_file_in_the_named_folder_is_an_error_and_no_other_source_is_u
     assert leftovers(cache) == []
 
 
-def test_a_missing_file_in_the_named_folder_is_an_error(cache, tmp_path):
+def test_a_missing_file_in_the_users_folder_is_an_error(cache, tmp_path):
     folder = write_idx(tmp_path / "mine", compress=bytes)
     (folder / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match="lacks train-labels-idx1-ubyte"):
         load_published(TINY, [Fake()], folder)
 
 
-def test_a_named_folder_without_the_data_is_reported_and_the_next_source_tried(cache, tmp_path):
-    said = []
-    assert same(load_published(TINY, [Fake()], tmp_path, said.append))
-    assert any("no files of tiny" in line for line in said)
+def test_a_users_folder_without_the_data_is_reported_and_the_next_source_is_tried(cache, tmp_path):
+    messages = []
+    assert same(load_published(TINY, [Fake()], tmp_path, messages.append))
+    assert any("no files of tiny" in line for line in messages)
 
 
-def test_a_named_folder_that_does_not_exist_is_an_error_even_when_cached(cache, tmp_path):
+def test_a_users_folder_that_does_not_exist_is_an_error_even_if_the_data_are_cached(cache, tmp_path):
     load_published(TINY, [Fake()])
     with pytest.raises(DataError, match=r"nowhere is not a folder.*--data"):
         load_published(TINY, [Fake()], tmp_path / "nowhere")
 
 
-def test_sources_are_tried_in_order_and_each_failure_is_said(cache):
-    said = []
+def test_sources_are_tried_in_order_and_each_failure_is_reported(cache):
+    messages = []
     arrays = load_published(
-        TINY, [Fake("one", DataError("no route")), Wrong("two"), Fake("three")], None, said.append
+        TINY, [Fake("one", DataError("no route")), Wrong("two"), Fake("three")], None, messages.append
     )
     assert same(arrays)
     assert inspect_cache(TINY).source == "three"
-    assert any(line == "one: no route" for line in said)
-    assert any(line.startswith("two: ") and "SHA-256" in line for line in said)
+    assert any(line == "one: no route" for line in messages)
+    assert any(line.startswith("two: ") and "SHA-256" in line for line in messages)
 
 
 def test_when_all_fail_the_error_names_each_source_its_reason_and_the_folder_option(cache):
@@ -94,18 +94,18 @@ def test_when_all_fail_the_error_names_each_source_its_reason_and_the_folder_opt
 
 @pytest.mark.parametrize("damage", [truncate, flip, empty, Path.unlink])
 @pytest.mark.parametrize("array", ARRAYS)
-def test_a_damaged_cache_is_noticed_said_and_fetched_again(cache, damage, array):
+def test_a_damaged_cache_is_reported_and_fetched_again(cache, damage, array):
     load_published(TINY, [Fake()])
     damage(cache / "tiny" / f"{array}.npy")
     assert not inspect_cache(TINY).checksum_ok
-    said = []
-    assert same(load_published(TINY, [Fake("again")], None, said.append))
-    assert any(f"{array}.npy" in line and "again" in line for line in said)
+    messages = []
+    assert same(load_published(TINY, [Fake("again")], None, messages.append))
+    assert any(f"{array}.npy" in line and "again" in line for line in messages)
     assert inspect_cache(TINY).checksum_ok
     assert leftovers(cache) == ["tiny"]
 
 
-def test_a_damaged_cache_that_cannot_be_fetched_again_is_an_error_and_stays_for_inspection(cache):
+def test_a_damaged_cache_stays_if_it_cannot_be_fetched_again(cache):
     load_published(TINY, [Fake()])
     flip(cache / "tiny" / "test-labels.npy")
     with pytest.raises(DataError, match=r"test-labels.npy is damaged"):
@@ -114,20 +114,20 @@ def test_a_damaged_cache_that_cannot_be_fetched_again_is_an_error_and_stays_for_
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), RuntimeError("bug")])
-def test_an_interruption_leaves_nothing(cache, failure):
+def test_an_interruption_leaves_no_files(cache, failure):
     with pytest.raises(type(failure)):
         load_published(TINY, [Fake(failure=failure)])
     assert leftovers(cache) == []
     assert same(load_published(TINY, [Fake()])), "the lock must be free again"
 
 
-def test_what_a_killed_process_left_is_cleared_away(cache):
+def test_files_of_a_killed_process_are_deleted(cache):
     (cache / ".tiny-abc.partial").mkdir(parents=True)
     load_published(TINY, [Fake()])
     assert leftovers(cache) == ["tiny"]
 
 
-def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing(cache, monkeypatch):
+def test_a_full_disk_is_an_error_and_leaves_no_files(cache, monkeypatch):
     def full(file, array):
         Path(file).write_bytes(b"some")
         raise OSError(28, "No space left on device")
@@ -138,7 +138,7 @@ def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing(cache, monkeypa
     assert leftovers(cache) == []
 
 
-def test_a_cache_that_cannot_be_made_is_an_error_with_a_remedy(tmp_path, monkeypatch):
+def test_a_cache_folder_that_cannot_be_created_is_an_error_with_a_remedy(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(DataError, match="STRAGGLER_CACHE"):
@@ -149,7 +149,7 @@ def fetch_in_another_process(calls, answers):
     answers.put(same(load_published(TINY, [Fake(calls=calls, seconds=0.5)])))
 
 
-def test_two_processes_at_once_fetch_once(cache, tmp_path):
+def test_two_processes_fetch_a_data_set_once(cache, tmp_path):
     context = multiprocessing.get_context("spawn")
     answers, calls = context.Queue(), tmp_path / "calls"
     processes = [context.Process(target=fetch_in_another_process, args=(calls, answers)) for _ in range(2)]
@@ -173,7 +173,7 @@ def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path / "x"
 
 
-def test_status_tells_a_damaged_cache(cache):
+def test_the_status_reports_a_damaged_cache(cache):
     load_published(TINY, [Fake()])
     assert inspect_cache(TINY).checksum_ok
     flip(cache / "tiny" / "train-images.npy")

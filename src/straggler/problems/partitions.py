@@ -1,72 +1,74 @@
-"""Who sees which samples: the catalogue of partitions, each deterministic for a given generator."""
+"""The catalogue of partitions: which worker has which training samples, determined by a random generator."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from straggler.config.registry import Catalogue, CatalogueEntry
+from straggler.problems.examples import Labels
 
 Indices = NDArray[np.int64]
-Labels = NDArray[Any]
 
 
 class Partition(CatalogueEntry):
-    """A way to deal the samples of a training set to workers; all but `shared` are disjoint."""
+    """A rule that assigns the samples of a training set to workers; only `shared` assigns one to several."""
 
-    needs_labels: ClassVar[bool] = True
+    needs_labels: ClassVar[bool] = True  # if False, the labels passed to `deal` may be zeros
 
     def split(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
-        """Each worker's samples, never none."""
+        """Return each worker's samples, at least one per worker; raise if that is impossible."""
         if workers < 1:
-            raise ValueError(f"workers={workers}: there must be at least one")
-        if len(labels) < workers * self.least():
-            rule = f"the partition {self} needs at least {self.least()} per worker"
-            remedy = f"use at most {len(labels) // self.least()} workers, more samples, or shared"
-            raise ValueError(f"{workers} workers for {len(labels)} samples: {rule}; {remedy}")
+            raise ValueError(f"workers must be at least 1, got {workers}")
+        samples, least = len(labels), self.min_samples()
+        if samples < workers * least:
+            raise ValueError(
+                f"partition={self} needs at least {least} samples per worker, got {samples} samples for "
+                f"{workers} workers. Use at most {samples // least} workers, more samples, or shared"
+            )
         if self.needs_labels and np.ndim(labels) != 1:
-            rule = f"the partition {self} deals by one label per sample"
-            raise ValueError(f"the targets have {np.ndim(labels)} dimensions: {rule}; use iid or shared")
+            raise ValueError(
+                f"partition={self} needs one label per sample, but the targets have {np.ndim(labels)} "
+                f"dimensions. Use iid or shared"
+            )
         dealt = self.deal(np.asarray(labels), workers, rng)
         parts = [] if dealt is None else [np.asarray(part) for part in dealt]
-        for part in {id(part): part for part in parts}.values():  # all may share one
-            whole = part.ndim == 1 and np.issubdtype(part.dtype, np.integer)
-            if not whole or not part.size or part.min() < 0 or part.max() >= len(labels):
-                rule = f"it must give each worker an array of places from 0 to {len(labels) - 1}, never none"
-                raise ValueError(f"the partition {self} deals {part!r}; {rule}")
+        for part in {id(part): part for part in parts}.values():  # `shared` repeats one array
+            integers = part.ndim == 1 and np.issubdtype(part.dtype, np.integer)
+            if not integers or not part.size or part.min() < 0 or part.max() >= samples:
+                rule = f"a non-empty array of sample numbers from 0 to {samples - 1} for each worker"
+                raise ValueError(f"partition={self} must return {rule}, got {part!r}")
         if len(parts) != workers:
             raise ValueError(
-                f"the partition {self} deals {len(parts)} parts for {workers} workers; give as many"
+                f"partition={self} must return {workers} parts (one per worker), not {len(parts)}"
             )
         return parts
 
-    def least(self) -> int:
-        """How many samples there must be for each worker."""
+    def min_samples(self) -> int:
+        """Return how many samples per worker the partition needs."""
         return 1
 
     @abstractmethod
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
-        """The rule itself, for a possible number of workers."""
+        """Return each worker's samples; `split` has checked the arguments."""
 
 
 class Shared(Partition):
-    """Every worker sees everything."""
+    """Every worker has all samples."""
 
     name = "shared"
     needs_labels = False
 
-    def least(self) -> int:
-        """Nothing is dealt out, so any number of workers will do."""
+    def min_samples(self) -> int:
         return 0
 
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
-        """The same array for all, so that ten thousand workers cost no memory."""
         if len(labels) == 0:
-            raise ValueError("0 samples: there is nothing to share; give at least one")
-        return [np.arange(len(labels), dtype=np.int64)] * workers
+            raise ValueError("There are 0 samples to share; at least one is needed")
+        return [np.arange(len(labels), dtype=np.int64)] * workers  # one array, however many workers
 
 
 class Iid(Partition):
@@ -76,7 +78,6 @@ class Iid(Partition):
     needs_labels = False
 
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
-        """A permutation in equal pieces."""
         return np.array_split(rng.permutation(len(labels)), workers)
 
 
@@ -86,13 +87,12 @@ class Label(Partition):
     name = "label"
 
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
-        """Position i of the shuffled classes goes to worker i mod N; beyond, the fullest class is shared."""
-        groups = shuffled_classes(labels, rng)
+        groups = shuffle_classes(labels, rng)
         if workers <= len(groups):
-            return round_robin(groups, workers)
-        owners = class_of_each_worker([len(group) for group in groups], workers)
+            return deal_round_robin(groups, workers)
+        owners = assign_classes([len(group) for group in groups], workers)
         shares = np.bincount(owners, minlength=len(groups))
-        # the order inside a class may mean something, so its workers get random parts of it
+        # the order inside a class may carry information, so its workers get random parts of it
         parts = [
             iter(np.array_split(rng.permutation(group), n)) for group, n in zip(groups, shares, strict=True)
         ]
@@ -100,39 +100,36 @@ class Label(Partition):
 
 
 class LabelTruncated(Partition):
-    """`label` as in the EPFL experiments: all cut to the shortest, so that classes may vanish."""
+    """`label` as in the EPFL experiments: all parts cut to the shortest, so that classes may vanish."""
 
     name = "label-truncated"
 
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
-        """Class after class, then as many as the poorest worker has."""
-        groups = shuffled_classes(labels, rng)
+        groups = shuffle_classes(labels, rng)
         if workers > len(groups):
-            rule = (
-                f"label-truncated would leave {workers - len(groups)} of them, and then all, without samples"
+            raise ValueError(
+                f"partition={self} cannot have more workers ({workers}) than classes ({len(groups)}): some "
+                f"would have no samples. Use at most {len(groups)} workers, or partition=label"
             )
-            remedy = f"use at most {len(groups)} workers, or the partition label"
-            raise ValueError(f"{workers} workers for {len(groups)} classes: {rule}; {remedy}")
-        parts = round_robin(groups, workers)
+        parts = deal_round_robin(groups, workers)
         shortest = min(len(part) for part in parts)
         return [part[:shortest] for part in parts]
 
 
 class Dirichlet(Partition):
-    """Each class divided in proportions drawn from a Dirichlet(α): small α, unlike workers."""
+    """Each class divided in proportions drawn from a Dirichlet(α): a small α makes workers differ."""
 
     name = "dirichlet"
     alpha: float = Field(gt=0, le=1e6)
 
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
-        """Divide class by class, then let the richest give one sample to each who has none."""
         piles: list[list[Indices]] = [[] for _ in range(workers)]
         for group in (np.flatnonzero(labels == label) for label in np.unique(labels)):
             ends = np.cumsum(rng.dirichlet(np.full(workers, self.alpha)))[:-1] * len(group)
             cuts = np.clip(np.round(ends), 0, len(group)).astype(np.int64)
             for pile, part in zip(piles, np.split(rng.permutation(group), cuts), strict=True):
                 pile.append(part)
-        return without_empty([np.concatenate(pile) for pile in piles])
+        return fill_empty_parts([np.concatenate(pile) for pile in piles])
 
 
 class Shards(Partition):
@@ -141,51 +138,49 @@ class Shards(Partition):
     name = "shards"
     per_worker: int = Field(2, ge=1)
 
-    def least(self) -> int:
-        """No shard may be empty."""
-        return self.per_worker
+    def min_samples(self) -> int:
+        return self.per_worker  # no shard may be empty
 
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
-        """`per_worker` random shards each."""
         shards = np.array_split(np.argsort(labels, kind="stable"), workers * self.per_worker)
-        dealt = rng.permutation(len(shards)).reshape(workers, self.per_worker)
-        return [np.concatenate([shards[shard] for shard in hand]) for hand in dealt]
+        hands = rng.permutation(len(shards)).reshape(workers, self.per_worker)
+        return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
 
 
-def shuffled_classes(labels: Labels, rng: np.random.Generator) -> list[Indices]:
-    """The samples of each class that occurs, the classes in random order."""
+def shuffle_classes(labels: Labels, rng: np.random.Generator) -> list[Indices]:
+    """Return the samples of each class that occurs, with the classes in random order."""
     return [np.flatnonzero(labels == label) for label in rng.permutation(np.unique(labels))]
 
 
-def round_robin(groups: Sequence[Indices], workers: int) -> list[Indices]:
-    """Group i to worker i mod N."""
+def deal_round_robin(groups: Sequence[Indices], workers: int) -> list[Indices]:
+    """Give group i to worker i mod N."""
     return [np.concatenate(groups[worker::workers]) for worker in range(workers)]
 
 
-def class_of_each_worker(sizes: Sequence[int], workers: int) -> list[int]:
-    """One worker for each class, each further one for the class with most samples per worker."""
+def assign_classes(sizes: Sequence[int], workers: int) -> list[int]:
+    """Return the class of each worker: first one worker per class, then more where shares are largest."""
     owners = list(range(len(sizes)))
     shares = np.ones(len(sizes))
     while len(owners) < workers:
-        # never more workers than samples: while workers < samples, some class has over one each
-        fullest = int(np.argmax(np.asarray(sizes) / shares))
-        shares[fullest] += 1
-        owners.append(fullest)
+        # there are at least as many samples as workers, so some class has more than one sample per worker
+        largest = int(np.argmax(np.asarray(sizes) / shares))
+        shares[largest] += 1
+        owners.append(largest)
     return owners
 
 
-def without_empty(parts: list[Indices]) -> list[Indices]:
-    """Parts of which none is empty: in order, each empty one takes the last sample of the largest."""
+def fill_empty_parts(parts: list[Indices]) -> list[Indices]:
+    """Give each empty part, in order, the last sample of the part that is largest at that time."""
     sizes = np.array([len(part) for part in parts])
     for empty in np.flatnonzero(sizes == 0):
-        richest = int(np.argmax(sizes))
-        parts[empty], parts[richest] = parts[richest][-1:], parts[richest][:-1]
-        sizes[empty], sizes[richest] = 1, sizes[richest] - 1
+        largest = int(np.argmax(sizes))
+        parts[empty], parts[largest] = parts[largest][-1:], parts[largest][:-1]
+        sizes[empty], sizes[largest] = 1, sizes[largest] - 1
     return parts
 
 
-def class_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> NDArray[np.int64]:
-    """How many samples of each class (column) each worker (row) has."""
+def count_classes(labels: Labels, parts: Sequence[Indices], classes: int) -> NDArray[np.int64]:
+    """Return how many samples of each class (column) each worker (row) has."""
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 

@@ -1,4 +1,4 @@
-"""Problems without data: quadratics whose optimum is known, and one whose gradients cost nothing."""
+"""Problems without data: quadratics with a known optimum, and a problem whose gradients cost nothing."""
 
 from typing import ClassVar
 
@@ -10,25 +10,36 @@ from torch import Tensor
 from straggler.config.registry import CatalogueEntry
 from straggler.core import EvaluationChunk, Gradient, Split
 from straggler.core.randomness import addressed_rng
+from straggler.problems.memory import MAX_NUMBERS, check_size
 
-BATCHES = 1000  # in one epoch of a quadratic
+EPOCH_BATCHES = 1000  # a quadratic has no samples, so the length of its epoch is a convention
+
+
+class QuadraticData(CatalogueEntry):
+    """Quadratics with a known optimum: condition number, gradient noise, and minima that differ by worker."""
+
+    name: ClassVar[str] = "quadratic"
+    dimension: int = Field(10, ge=1, le=MAX_NUMBERS)
+    condition: float = Field(10.0, ge=1)
+    noise: float = Field(0.0, ge=0)
+    spread: float = Field(0.0, ge=0)
 
 
 class QuadraticProblem:
-    """Worker i minimises ½ Σⱼ λⱼ (xⱼ − bᵢⱼ)², with gradient noise; together, their optimum is mean(bᵢ)."""
+    """Worker i minimises ½ Σⱼ λⱼ (xⱼ − bᵢⱼ)² with noisy gradients; the optimum of all is mean(bᵢ)."""
 
     classes: tuple[str, ...] = ()
     is_lazy = False
 
-    def __init__(self, shape: "QuadraticData", workers: int, batch_size: int, seed: int) -> None:
+    def __init__(self, shape: QuadraticData, workers: int, batch_size: int, seed: int) -> None:
+        dimension = shape.dimension
+        check_size(f"quadratic(dimension={dimension}) with {workers} workers", dimension * workers)
         self.noise, self.batch_size, self.seed = shape.noise, batch_size, seed
-        self.samples = BATCHES * batch_size  # nominal: there is no data set
-        self.curvature = torch.logspace(
-            0, -float(np.log10(shape.condition)), shape.dimension, dtype=torch.float64
-        )
+        self.samples = EPOCH_BATCHES * batch_size
+        smallest = -float(np.log10(shape.condition))
+        self.curvature = torch.logspace(0, smallest, dimension, dtype=torch.float64)
         minima = [
-            addressed_rng(seed, "minimum", worker).standard_normal(shape.dimension)
-            for worker in range(workers)
+            addressed_rng(seed, "minimum", worker).standard_normal(dimension) for worker in range(workers)
         ]
         self.minima = shape.spread * torch.from_numpy(np.array(minima))
         self.optimum = self.minima.mean(dim=0)
@@ -37,15 +48,15 @@ class QuadraticProblem:
         return torch.ones_like(self.curvature), self.curvature[:0]
 
     def count_batches(self, worker: int) -> int:
-        return BATCHES
+        return EPOCH_BATCHES
 
     def batch_samples(self, worker: int, index: int) -> int:
         return self.batch_size
 
     def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
-        away = x - self.minima[worker]
-        gradient = self.curvature * away
-        loss = 0.5 * float(gradient @ away)
+        distance = x - self.minima[worker]
+        gradient = self.curvature * distance
+        loss = 0.5 * float(gradient @ distance)
         if self.noise:
             noise = addressed_rng(self.seed, "noise", worker, index).standard_normal(len(x))
             gradient = gradient + self.noise * torch.from_numpy(noise)
@@ -55,27 +66,27 @@ class QuadraticProblem:
         return 0 if split == "validation" else 1
 
     def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> EvaluationChunk:
-        """How far above its minimum the common objective is."""
-        away = x - self.optimum
-        return EvaluationChunk(0.5 * float((self.curvature * away) @ away), 1)
+        """Return how far the mean of all workers' objectives is above its minimum."""
+        distance = x - self.optimum
+        return EvaluationChunk(0.5 * float((self.curvature * distance) @ distance), 1)
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         return {"x": x}
 
 
 class NullProblem:
-    """A problem whose gradients cost nothing: what is left is the loop, the server and the clock."""
+    """A problem whose gradients cost nothing, to measure or simulate everything else."""
 
     classes: tuple[str, ...] = ()
     is_lazy = False
-    samples = 10**9  # so that no epoch ends
+    samples = 10**9  # no epoch ends
 
     def __init__(self, size: int = 1) -> None:
         self.zero = torch.zeros(size)
-        self.nothing = Gradient(self.zero, 0.0, torch.empty(0))
+        self.result = Gradient(self.zero, 0.0, torch.empty(0))
 
     def initial_model(self) -> tuple[Tensor, Tensor]:
-        return self.zero, self.nothing.buffers
+        return self.zero, self.result.buffers
 
     def batch_samples(self, worker: int, index: int) -> int:
         return 1
@@ -84,7 +95,7 @@ class NullProblem:
         return 1
 
     def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
-        return self.nothing
+        return self.result
 
     def count_chunks(self, split: Split) -> int:
         return 0
@@ -94,13 +105,3 @@ class NullProblem:
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         return {}
-
-
-class QuadraticData(CatalogueEntry):
-    """Quadratics with a known optimum: condition number, gradient noise, and minima that differ by worker."""
-
-    name: ClassVar[str] = "quadratic"
-    dimension: int = Field(10, ge=1)
-    condition: float = Field(10.0, ge=1)
-    noise: float = Field(0.0, ge=0)
-    spread: float = Field(0.0, ge=0)

