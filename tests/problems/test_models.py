@@ -1,4 +1,4 @@
-"""Networks: their sizes, their shapes, and what they refuse."""
+"""Models: numbers of parameters, shapes, exact bits, and refused inputs."""
 
 import copy
 import math
@@ -59,7 +59,7 @@ def test_the_same_generator_gives_the_same_weights(text, shape, size):
 
 
 def learnt(layers, pixels):
-    """The weights after three steps."""
+    """Return the weights after three steps."""
     labels = torch.arange(len(pixels)) % 10
     for _ in range(3):
         torch.manual_seed(2)  # for dropout
@@ -130,7 +130,7 @@ def test_lenet_has_the_intermediate_shapes_of_the_paper():
 
 @pytest.mark.parametrize(("text", "shape"), [("lenet5", GREY), ("asu-cifar", COLOUR), ("asu-fashion", GREY)])
 def test_pooling_before_the_relu_has_the_bits_of_pooling_after_it(text, shape):
-    """Grades of a tenth, so that windows have several largest pixels."""
+    """Pixels are rounded to tenths, so that windows have several largest pixels."""
     ours = build(text, shape)
     layers = list(ours)
     for place, layer in enumerate(layers[:-1]):

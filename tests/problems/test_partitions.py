@@ -1,4 +1,4 @@
-"""Partitions: disjoint, covering, never empty, no class lost, the same for the same seed."""
+"""Partitions: disjoint, complete, without empty parts, and determined by the seed."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def dealt(draw):
 
 @settings(max_examples=300, deadline=None)
 @given(dealt())
-def test_disjoint_covering_and_never_empty(case):
+def test_parts_are_disjoint_complete_and_not_empty(case):
     labels, text, workers, seed = case
     if text == "shards" and len(labels) < 2 * workers:
         return
@@ -42,7 +42,7 @@ def test_disjoint_covering_and_never_empty(case):
 
 @settings(max_examples=50, deadline=None)
 @given(dealt())
-def test_same_seed_same_parts(case):
+def test_the_seed_determines_the_parts(case):
     labels, text, workers, seed = case
     if text == "shards" and len(labels) < 2 * workers:
         return
@@ -105,13 +105,13 @@ def test_label_ignores_classes_that_do_not_occur():
 @pytest.mark.parametrize(
     ("workers", "each", "trained"), [(2, 300, 10), (4, 120, 8), (5, 120, 10), (8, 60, 8), (10, 60, 10)]
 )
-def test_label_truncated_loses_the_classes_that_the_epfl_rule_loses(workers, each, trained):
+def test_label_truncated_drops_the_same_classes_as_the_epfl_code(workers, each, trained):
     parts = split("label-truncated", BALANCED, workers)
     assert [len(part) for part in parts] == [each] * workers
     assert (count_classes(BALANCED, parts, 10).sum(axis=0) > 0).sum() == trained
 
 
-def test_label_truncated_is_the_beginning_of_label():
+def test_label_truncated_keeps_the_beginning_of_each_label_part():
     whole, short = split("label", BALANCED, 4), split("label-truncated", BALANCED, 4)
     assert all(np.array_equal(a[: len(b)], b) for a, b in zip(whole, short, strict=True))
 
@@ -126,11 +126,11 @@ def concentration(alpha):
     return (counts.max(axis=0) / counts.sum(axis=0)).mean()
 
 
-def test_dirichlet_is_the_more_unlike_the_smaller_alpha():
+def test_a_smaller_alpha_makes_workers_more_different():
     assert concentration(0.01) > 0.8 > concentration(1) > 0.15 > concentration(1000)
 
 
-def test_dirichlet_with_a_tiny_alpha_and_as_many_workers_as_samples_ends():
+def test_dirichlet_terminates_with_a_tiny_alpha_and_one_sample_per_worker():
     assert [len(part) for part in split("dirichlet(alpha=1e-6)", BALANCED, 600)] == [1] * 600
 
 
@@ -140,7 +140,7 @@ def test_dirichlet_for_ten_thousand_workers():
 
 
 @pytest.mark.parametrize("alpha", ["0", "-1", "inf", "1e7"])
-def test_dirichlet_refuses_senseless_alpha(alpha):
+def test_dirichlet_refuses_an_invalid_alpha(alpha):
     with pytest.raises(ValueError, match="alpha"):
         parse_entry(f"dirichlet(alpha={alpha})", PARTITIONS)
 
@@ -158,18 +158,18 @@ def test_more_workers_than_samples_is_refused_with_a_remedy(text):
 
 
 @pytest.mark.parametrize("text", ["label", "label-truncated", "dirichlet(alpha=1)", "shards"])
-def test_targets_that_are_no_labels_cannot_be_dealt_by_label(text):
+def test_partitions_by_label_refuse_targets_of_several_dimensions(text):
     with pytest.raises(ValueError, match=r"one label per sample.*2 dimensions.*iid or shared"):
         split(text, np.zeros((20, 2)), 2)
     assert sum(map(len, split("iid", np.zeros((20, 2)), 2))) == 20
 
 
 @pytest.mark.parametrize("text", ["shared", "iid"])
-def test_no_workers_is_refused(text):
+def test_zero_workers_are_refused(text):
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         split(text, BALANCED, 0)
 
 
-def test_class_counts_are_rows_of_workers():
+def test_class_counts_have_a_row_per_worker():
     counts = count_classes(np.array([0, 2, 2]), [np.array([0, 1]), np.array([2])], 4)
     assert counts.tolist() == [[1, 0, 1, 0], [0, 0, 1, 0]]

@@ -1,4 +1,4 @@
-"""A problem's gradient is a pure function, equal to what torch and finite differences say."""
+"""Supervised problems: gradients, batches, evaluation and buffers."""
 
 import gc
 import weakref
@@ -13,10 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from story import run_story
-from straggler.core.randomness import addressed_rng
 from straggler.experiment import Experiment
-from straggler.problems.examples import ArrayExamples, DatasetExamples, crop_and_flip
-from straggler.problems.quadratic import QuadraticProblem
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
 
 
@@ -27,7 +24,7 @@ def problem_of(**settings: Any) -> SupervisedProblem:
 
 
 @pytest.mark.parametrize("model", ["lenet5", "cnn", "asu-fashion", "mlp", "linear"])
-def test_a_gradient_is_a_pure_function_of_its_address(model: str) -> None:
+def test_a_gradient_depends_only_on_model_worker_and_index(model: str) -> None:
     problem = problem_of(model=model)
     x, buffers = problem.initial_model()
     with use_one_thread():
@@ -44,8 +41,8 @@ def test_a_gradient_is_a_pure_function_of_its_address(model: str) -> None:
     assert torch.equal(x, problem.initial_model()[0])
 
 
-def test_nobody_holds_a_problem_that_is_done() -> None:
-    """Nor the data that it had mapped; without waiting for Python to look for circles."""
+def test_a_problem_is_freed_at_once() -> None:
+    """A reference cycle would keep its memory-mapped data until the next garbage collection."""
     gc.disable()
     try:
         there = weakref.ref(problem_of(model="lenet5"))
@@ -78,7 +75,7 @@ def test_batches_of_a_pass_cover_the_workers_data_once_and_passes_differ() -> No
     assert sum(problem.batch_samples(1, i) for i in range(passes)) == len(problem.parts[1])
 
 
-def test_scores_are_those_of_scikit_learn(tmp_path: Any) -> None:
+def test_scores_equal_those_of_scikit_learn(tmp_path: Any) -> None:
     record = Experiment(dataset="digits", model="mlp", lr=0.1, workers=2, epochs=2).run(tmp_path, jobs=1)
     problem = problem_of(model="mlp")
     module = problem.model()
@@ -96,7 +93,7 @@ def test_scores_are_those_of_scikit_learn(tmp_path: Any) -> None:
     assert np.trace(facts["confusion"]) == round(expected["accuracy"] * len(labels))
 
 
-def test_evaluation_uses_the_trained_buffers_and_leaves_dropout_on() -> None:
+def test_evaluation_uses_trained_buffers_and_restores_training_mode() -> None:
     problem = problem_of(model="asu-fashion")
     x, buffers = problem.initial_model()
     with use_one_thread():
@@ -112,7 +109,7 @@ def test_the_servers_buffers_are_the_mean_of_every_workers_latest() -> None:
     assert torch.allclose(story.server.buffers, torch.stack(list(latest.values())).mean(dim=0))
 
 
-def test_a_validation_split_is_kept_apart() -> None:
+def test_validation_samples_are_not_trained_on() -> None:
     problem = problem_of(validation=0.1)
     train, validation = problem.splits["train"], problem.splits["validation"]
     assert len(train) + len(validation) == 1437
@@ -132,22 +129,6 @@ def test_a_dataset_gives_the_gradients_of_its_tensors() -> None:
     )
 
 
-def test_random_transforms_of_a_dataset_are_addressed() -> None:
-    class Noisy(TensorDataset):
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-            inputs, label = super().__getitem__(index)
-            return inputs + torch.randn(4) + float(np.random.rand()), label  # noqa: NPY002
-
-    data = Noisy(torch.zeros(20, 4), torch.arange(20) % 2)
-    examples = DatasetExamples(data)
-    chosen = np.array([3, 4])
-    first, _ = examples.fetch(chosen, lambda: addressed_rng(0, "augment", 1, 2))
-    again, _ = examples.fetch(chosen, lambda: addressed_rng(0, "augment", 1, 2))
-    other, _ = examples.fetch(chosen, lambda: addressed_rng(0, "augment", 1, 3))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 def test_regression_has_a_loss_and_no_accuracy(tmp_path: Any) -> None:
     torch.manual_seed(0)
     x = torch.randn(200, 3)
@@ -165,43 +146,6 @@ def test_regression_has_a_loss_and_no_accuracy(tmp_path: Any) -> None:
     assert facts["test_loss"] < 1e-3
     assert facts["test_accuracy"] is None
     assert facts["converged"]
-
-
-def test_images_are_normalised_and_augmented_only_in_training() -> None:
-    images = np.arange(2 * 3 * 8 * 8, dtype=np.uint8).reshape(2, 3, 8, 8)
-    examples = ArrayExamples(images, np.array([0, 1]), (0.5, 0.4, 0.3), (0.2, 0.2, 0.1), augment=True)
-    plain, _ = examples.fetch(np.array([0, 1]))
-    expected = (images / 255 - np.reshape((0.5, 0.4, 0.3), (1, 3, 1, 1))) / np.reshape(
-        (0.2, 0.2, 0.1), (1, 3, 1, 1)
-    )
-    assert np.allclose(plain, expected, atol=1e-5)
-    moved, _ = examples.fetch(np.array([0, 1]), lambda: addressed_rng(0, "augment"))
-    assert moved.shape == plain.shape
-    assert not torch.equal(moved, plain)
-
-
-def test_crops_are_windows_of_the_padded_image() -> None:
-    image = np.arange(1, 65, dtype=np.uint8).reshape(1, 1, 8, 8)
-    padded = np.pad(image, ((0, 0), (0, 0), (4, 4), (4, 4)))
-    windows = [padded[0, 0, r : r + 8, c : c + 8] for r in range(9) for c in range(9)]
-    allowed = {w.tobytes() for w in windows} | {w[:, ::-1].tobytes() for w in windows}
-    seen = {crop_and_flip(image, addressed_rng(0, "crop", 0, i))[0, 0].tobytes() for i in range(300)}
-    assert seen <= allowed
-    assert len(seen) > 100
-
-
-def test_quadratics_have_the_gradient_and_noise_they_claim() -> None:
-    problem = Experiment(
-        dataset="quadratic(dimension=5, condition=100, noise=0.3, spread=1)", workers=2
-    ).problem()
-    assert isinstance(problem, QuadraticProblem)
-    x, buffers = problem.initial_model()
-    assert problem.curvature[0] / problem.curvature[-1] == pytest.approx(100)
-    noisy = torch.stack([problem.gradient(x, buffers, 1, i).vector for i in range(2000)])
-    exact = problem.curvature * (x - problem.minima[1])
-    assert torch.allclose(noisy.mean(0), exact, atol=0.03)
-    assert noisy.std(0).mean().item() == pytest.approx(0.3, rel=0.03)
-    assert problem.evaluate(problem.optimum, buffers, "test", 0).loss == 0
 
 
 def test_a_model_without_parameters_is_refused() -> None:

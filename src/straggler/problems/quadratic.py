@@ -38,10 +38,9 @@ class QuadraticProblem:
         self.samples = EPOCH_BATCHES * batch_size
         smallest = -float(np.log10(shape.condition))
         self.curvature = torch.logspace(0, smallest, dimension, dtype=torch.float64)
-        minima = [
-            addressed_rng(seed, "minimum", worker).standard_normal(dimension) for worker in range(workers)
-        ]
-        self.minima = shape.spread * torch.from_numpy(np.array(minima))
+        generators = [addressed_rng(seed, "minimum", worker) for worker in range(workers)]
+        minima = np.array([generator.standard_normal(dimension) for generator in generators])
+        self.minima = shape.spread * torch.from_numpy(minima)
         self.optimum = self.minima.mean(dim=0)
 
     def initial_model(self) -> tuple[Tensor, Tensor]:

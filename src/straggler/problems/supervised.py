@@ -115,12 +115,8 @@ class SupervisedProblem:
 
     def _find_buffers(self) -> None:
         """Find the places of all buffers; raise if a buffer would lose digits in a message."""
-        self._slots = [
-            (part._buffers, name)
-            for part in self.module.modules()
-            for name, buffer in part._buffers.items()
-            if buffer is not None
-        ]
+        parts = [part._buffers for part in self.module.modules()]
+        self._slots = [(slots, name) for slots in parts for name in slots if slots[name] is not None]
         for (_, name), buffer in zip(self._slots, self._buffers(), strict=True):
             if not torch.equal(buffer.to(self._flat.dtype).to(buffer.dtype), buffer):
                 raise ValueError(
@@ -158,9 +154,9 @@ class SupervisedProblem:
 
     def try_out(self) -> None:
         """Compute the loss of two samples, and raise if model, data and loss do not fit together."""
-        labels = self.splits["train"].known_labels
-        extremes = labels is not None and labels.ndim == 1  # the largest label may have no output
-        chosen = np.array([labels.argmin(), labels.argmax()]) if extremes else np.arange(2)  # type: ignore[union-attr]
+        labels, chosen = self.splits["train"].known_labels, np.arange(2)
+        if labels is not None and labels.ndim == 1:
+            chosen = np.array([labels.argmin(), labels.argmax()])  # the largest label may have no output
         inputs, targets = self.splits["train"].fetch(chosen[: self.batch_size] % self.samples)
         buffers = self._read_buffers()
         try:
@@ -215,10 +211,8 @@ class SupervisedProblem:
 
     def _are_scores(self, outputs: Any) -> bool:
         """Return whether outputs hold a score per class, so that the largest score is a prediction."""
-        classes = len(self.classes)
-        return (
-            classes > 0 and isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] >= classes
-        )
+        is_matrix = isinstance(outputs, Tensor) and outputs.dim() == 2
+        return is_matrix and outputs.shape[1] >= len(self.classes) > 0
 
     def _count_outputs(self) -> tuple[str, ...]:
         """Return one class name per output of the module, found by evaluating one sample."""
