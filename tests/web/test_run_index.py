@@ -203,7 +203,7 @@ def test_killed_sweep_is_lost(tmp_path: Path) -> None:
         file._write("running")
         os.utime(tmp_path / "x" / "progress.json", (1, 1))  # a long evaluation: no news
         row = progress(index)
-        assert row["status"] == "running" and row["at_hand"][0]["part"] == 0.25
+        assert row["status"] == "running" and row["active"][0]["part"] == 0.25
         assert "ids" not in row  # sent with the studies, which change rarely
         assert index.list_studies()[0] | {"problems": []} == {
             "name": "x",
@@ -231,8 +231,8 @@ def test_killed_sweep_is_lost(tmp_path: Path) -> None:
         "[]",
         "null",
         '{"status": "<b>"}',
-        '{"status": "running", "runs": "many", "left": NaN, "part": true, "at_hand": {"a": 1}, "ids": [1]}',
-        '{"status": "running", "at_hand": [1, null, {"id": 3}], "failures": "x", "left": -1}',
+        '{"status": "running", "runs": "many", "left": NaN, "part": true, "active": {"a": 1}, "ids": [1]}',
+        '{"status": "running", "active": [1, null, {"id": 3}], "failures": "x", "left": -1}',
     ],
 )
 def test_invalid_progress_is_a_row(tmp_path: Path, text: str) -> None:
@@ -240,7 +240,7 @@ def test_invalid_progress_is_a_row(tmp_path: Path, text: str) -> None:
     (tmp_path / "odd" / "progress.json").write_text(text)
     index = RunIndex(tmp_path, tmp_path)
     row = progress(index)
-    assert row["status"] in ("damaged", "running") and isinstance(row["at_hand"], list)
+    assert row["status"] in ("damaged", "running") and isinstance(row["active"], list)
     assert row.get("left") is None and row.get("runs") is None
     json.dumps([row, index.list_studies()], allow_nan=False)
 

@@ -71,7 +71,7 @@ class SweepProgress:
             "missing": runs - done - failed,
             "part": (done + failed + sum(self.running.values())) / max(1, runs),
             "left": self.seconds_left,
-            "at_hand": [self._describe(id) | {"part": part} for id, part in self.running.items()],
+            "active": [self._describe(id) | {"part": part} for id, part in self.running.items()],
             "failures": [self._describe(id) | {"reason": reason} for id, reason in reasons],
             "ids": list(self.runs),
         }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from straggler.record import RecordError, find_locked_inodes, is_being_written, read_table
 from straggler.web.gallery import gallery, live_gallery
@@ -51,7 +51,7 @@ class StudyProgress(BaseModel):
     missing: int | None = Field(None, ge=0)
     part: float | None = Field(None, ge=0)
     left: float | None = Field(None, ge=0)
-    at_hand: list[ProgressRun] = []
+    active: list[ProgressRun] = Field([], validation_alias=AliasChoices("active", "at_hand"))  # 0.1: at_hand
     failures: list[ProgressRun] = []
     ids: list[str] = []
 
@@ -225,7 +225,7 @@ def read_progress(folder: Path, stamp: Stamp) -> StudyProgress:
         progress = StudyProgress.model_validate_json(file.read_bytes())
     except (OSError, ValueError, ValidationError):
         return StudyProgress(status="damaged")
-    shown = {key: getattr(progress, key)[:MAX_LISTED_RUNS] for key in ("at_hand", "failures")}
+    shown = {key: getattr(progress, key)[:MAX_LISTED_RUNS] for key in ("active", "failures")}
     return progress.model_copy(update=shown)
 
 

@@ -45,7 +45,7 @@ function progressParts(progress) {
   const made = [element("p", { className: "counts", textContent: counts(progress) })];
   if (progress.status === "running") {
     made.unshift(bar(progress.part, `${progress.name}: progress`));
-    const active = progress.at_hand.map((run) => element("li", {}, linkTo(run), bar(run.part, `${run.what}: progress`)));
+    const active = progress.active.map((run) => element("li", {}, linkTo(run), bar(run.part, `${run.what}: progress`)));
     if (active.length) made.push(element("h3", { textContent: "Running now" }), element("ul", { className: "active" }, ...active));
   }
   if (WORDS[progress.status]) made.push(element("p", { className: "muted", textContent: WORDS[progress.status] }));
@@ -86,7 +86,7 @@ function content(study) {
 // Rebuild a card only if it changed; open details stay open and the focus stays where it was.
 function card(study) {
   const here = (study.ids ?? []).filter((id) => known.runs.has(id)).length;
-  const active = (study.progress?.at_hand ?? []).filter((run) => known.runs.has(run.id)).length;
+  const active = (study.progress?.active ?? []).filter((run) => known.runs.has(run.id)).length;
   const text = JSON.stringify([study, here, active]);
   const before = cards.get(study.name);
   if (before?.text === text) return before.made;
