@@ -202,10 +202,11 @@ def test_the_readme_prints_the_digits_that_it_shows(
 
 
 @pytest.mark.slow
-def test_the_example_of_custom_objects_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = [code for source, code in blocks(PAGES["docs/custom.md"], "python") if not source]
+@pytest.mark.parametrize("page", ["docs/custom.md", "docs/python.md"])
+def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = [code for source, code in blocks(PAGES[page], "python") if not source]
     monkeypatch.chdir(tmp_path)
-    exec(code.replace(".run()", ".run(jobs=1)"), {"__name__": "custom"})
+    exec(code.replace(".run()", ".run(jobs=1)"), {"__name__": "example"})
 
 
 def test_the_version_is_the_same_everywhere() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.metadata import version
 
+    from straggler.analysis.figures.plot import plot
     from straggler.config.registry import InputError
     from straggler.core import Arrival, Change, Correction, Engine, Gradient, Job, Optimizer, Policy, Server
     from straggler.engines import EngineSetup
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
     from straggler.problems.datasets import DataArrays, DataSet
     from straggler.problems.models import Model
     from straggler.problems.partitions import Partition
-    from straggler.record import Record
+    from straggler.record import Record, load
     from straggler.running.replay import replay
+    from straggler.sweeps.sweep import sweep
     from straggler.timing import Durations, Law, Memoryless
     from straggler.timing.calibration import calibrate
     from straggler.web.report import report
@@ -45,8 +47,11 @@ _MODULES = {
     "Record": "record",
     "Server": "core",
     "calibrate": "timing.calibration",
+    "load": "record",
+    "plot": "analysis.figures.plot",
     "replay": "running.replay",
     "report": "web.report",
+    "sweep": "sweeps.sweep",
 }
 
 __all__ = [
@@ -72,8 +77,11 @@ __all__ = [
     "Server",
     "__version__",
     "calibrate",
+    "load",
+    "plot",
     "replay",
     "report",
+    "sweep",
 ]
 
 

@@ -182,6 +182,11 @@ class Record:
         return f"<b>{html.escape(str(self.path))}</b><table>{cells}</table>{_draw_curve_svg(self.curve)}"
 
 
+def load(path: Path | str) -> Record:
+    """Return the record in the folder of a run, finished or not."""
+    return Record(path)
+
+
 def find_finished_record(folder: Path) -> Record | None:
     """Return the record of a run that has ended, unless its results are of another RESULTS_VERSION."""
     try:
