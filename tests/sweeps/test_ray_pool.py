@@ -37,8 +37,7 @@ def plan_some(**settings: Any) -> list[PlannedRun]:
 
 
 def run_as_on_node(run: PlannedRun, id: str | None = None) -> Iterator[Any]:
-    order = cloudpickle.dumps((run.portable_order, ()))
-    return run_on_node(id or run.id, order, None, sys.argv, sys.path)
+    return run_on_node(cloudpickle.dumps((run.portable_order, id or run.id, None, (), sys.argv, [])), None)
 
 
 @pytest.fixture
@@ -91,12 +90,12 @@ def test_a_run_that_kills_its_process_fails_after_three_tries(
 
     killer = bad.id
 
-    def deadly(id: str, *rest: Any) -> Iterator[Any]:
-        if id == killer:
+    def deadly(packed: bytes, *rest: Any) -> Iterator[Any]:
+        if killer.encode() in packed:
             os._exit(1)
         from straggler.sweeps.ray_pool import run_on_node
 
-        yield from run_on_node(id, *rest)
+        yield from run_on_node(packed, *rest)
 
     deadly.__module__ = "__main__"  # so that Ray pickles it by value
     monkeypatch.setattr(ray_pool, "run_on_node", deadly)
@@ -170,9 +169,9 @@ def test_a_record_replaces_an_interrupted_run_completely_or_not_at_all(tmp_path:
     (here / "checkpoint-000001.safetensors").touch()
     packed = pack_record(record.path)
     with pytest.raises(OSError):
-        unpack_record(packed | {"a" * 300: b""}, here)  # too long for a file name
+        unpack_record(packed | {"a" * 300: b""}, here, record.text)  # too long for a file name
     assert [file.name for file in here.iterdir()] == ["checkpoint-000001.safetensors"]
-    arrived = unpack_record(packed, here)
+    arrived = unpack_record(packed, here, record.text)
     assert set(pack_record(arrived.path)) == set(packed)
     assert arrived.arrivals.equals(record.arrivals)
     assert json.loads(packed["summary.json"]) | {"record": str(here)} == arrived.summary
@@ -216,18 +215,40 @@ def test_a_wrong_address_or_a_missing_ray_is_an_error_before_anything_is_written
     assert list(tmp_path.iterdir()) == [file]
 
 
+CUSTOM = """
+from typing import ClassVar
+from torch import nn
+from straggler.algorithms.policies import Asynchronous
+
+class Eager(Asynchronous):
+    name: ClassVar[str] = "eager"
+    boost: float = 1.0
+
+def make(width=4):
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.Linear(width, 10))
+"""
+
+
 @pytest.mark.slow
-def test_custom_objects_and_import_strings_are_carried_to_the_nodes(ray_here: None, tmp_path: Path) -> None:
-    (tmp_path / "custom.py").write_text(
-        "from typing import ClassVar\nfrom torch import nn\n"
-        "from straggler.algorithms.policies import Asynchronous\n"
-        "class Eager(Asynchronous):\n    name: ClassVar[str] = 'eager'\n    boost: float = 1.0\n"
-        "def make(width=4):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.Linear(width, 10))\n"
-    )
-    linear = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-    models = [linear, f"{tmp_path}/custom.py:make(width=8)"]
-    grid = TINY | {"policy": f"{tmp_path}/custom.py:Eager(boost=2)", "model": models}
-    places: dict[str, Any] = {"out": tmp_path / "runs", "results": tmp_path / "results"}
-    result = sweep(grid, on="ray", cores=2, progress=False, **places)
+def test_custom_objects_and_import_strings_work_on_ray(
+    ray_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "custom.py").write_text(CUSTOM)
+    monkeypatch.chdir(tmp_path)
+    models = [nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), "./custom.py:make(width=8)"]
+    grid = TINY | {"policy": "./custom.py:Eager(boost=2)", "model": models}
+    result = sweep(grid, on="ray", cores=2, progress=False)
     assert result.failures == {} and result.table["model"].to_list() == ["Sequential", "make(width=8)"]
+    assert "./custom.py:make(width=8)" in result.records[1].text
+
+
+@pytest.mark.slow
+def test_custom_code_is_sent_to_nodes_that_lack_its_file(two_nodes: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "custom.py").write_text(CUSTOM)
+    names = {"policy": f"{tmp_path}/custom.py:Eager(boost=2)", "model": f"{tmp_path}/custom.py:make(width=8)"}
+    (run,) = plan_some(**names)
+    (tmp_path / "custom.py").unlink()
+    *_, event = RayPool(two_nodes.address, 1, tmp_path / "runs").run([run])
+    assert event.kind == "done", event.content
+    record = Record(tmp_path / "runs" / run.id)
+    assert record.summary["id"] == run.id and names["model"] in record.text

@@ -103,13 +103,14 @@ def load_file(path: Path) -> ModuleType:
         name = f"{file.stem}_{hashlib.sha256(str(key).encode()).hexdigest()[:8]}"
         spec = importlib.util.spec_from_file_location(name, file)
         assert spec is not None and spec.loader is not None
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        module = importlib.util.module_from_spec(spec)
         linecache.checkcache(str(file))  # fingerprints read the source through this cache
         try:
             with searching(file.parent), explaining_import_errors(str(path)):
+                sys.modules[name] = module
                 spec.loader.exec_module(module)
         except BaseException:
-            del sys.modules[name]
+            sys.modules.pop(name, None)
             raise
         _files[key] = module
     return _files[key]

@@ -16,6 +16,7 @@ from straggler.experiment import Experiment
 from straggler.timing.clusters import Repetition
 
 MAX_RUNS = 100_000
+PLAIN = (str, int, float, list, tuple, type(None))
 Label = str | int | float | None
 Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
@@ -93,13 +94,26 @@ class PlannedRun:
         return {**self.cells[0].settings, "seed": self.seed}
 
     @property
+    def is_custom(self) -> bool:
+        """Whether the experiment has custom objects or import strings."""
+        return any(
+            not isinstance(value, PLAIN) or has_import_string(value)
+            for value in self.cells[0].settings.values()
+        )
+
+    @property
     def portable_order(self) -> dict[str, Any]:
-        """The order for another machine: what import strings name instead of the strings."""
+        """The order for a machine that may lack the user's files: objects instead of import strings."""
         settings = {**self.cells[0].settings, "seed": self.seed}
         for key, value in settings.items():
-            if any(is_import_string(each) for each in (value if isinstance(value, list) else [value])):
+            if has_import_string(value):
                 settings[key] = getattr(self.experiment, key)
         return settings
+
+
+def has_import_string(value: Any) -> bool:
+    """Return whether a setting, or an element of a list, is an import string."""
+    return any(is_import_string(each) for each in (value if isinstance(value, list) else [value]))
 
 
 def plan_runs(cells: Iterable[Cell], seeds: Sequence[int]) -> list[PlannedRun]:
@@ -225,8 +239,7 @@ def format_label(value: Any) -> Label:
 
 def are_same(one: Any, other: Any) -> bool:
     """Return whether two values are one object, or plain values that are equal."""
-    plain = (str, int, float, list, type(None))
-    return one is other or (isinstance(one, plain) and isinstance(other, plain) and one == other)
+    return one is other or (isinstance(one, PLAIN) and isinstance(other, PLAIN) and one == other)
 
 
 def find_runnable_cells(cells: Sequence[Cell], seed: int) -> tuple[list[Cell], dict[str, str]]:

@@ -129,7 +129,7 @@ def serve_runs(fd: int) -> None:
 
 def run_and_summarise(
     progress: Callable[[RunProgress], None],
-    id: str,
+    id: str | None,
     order: dict[str, Any] | Repetition,
     measurements: tuple[str, ...],
     runs: Path,
@@ -141,7 +141,7 @@ def run_and_summarise(
         if isinstance(order, Repetition):
             return "done", summarise_throughput(order)
         experiment = Experiment(**order)
-        if experiment.id != id:
+        if id is not None and experiment.id != id:
             reason = "the versions of straggler differ, or a custom object has no stable fingerprint"
             return (
                 "failed",

@@ -88,8 +88,12 @@ class RayPool:
                 yield self._receive(by_id[id], *message)
 
     def _start(self, run: PlannedRun) -> None:
-        order = cloudpickle.dumps((run.portable_order, run.measurements))
-        self._calls.begin(run.id, run.id, order, self._find_data(run), sys.argv, sys.path)
+        order: Any = run.order, run.id, Path.cwd()
+        if self.address is not None:  # another machine may lack the user's files
+            # Fingerprints of custom code need its source, so the node cannot compute the id.
+            order = run.portable_order, None if run.is_custom else run.id, None
+        packed = cloudpickle.dumps((*order, run.measurements, sys.argv, sys.path))
+        self._calls.begin(run.id, packed, self._find_data(run))
 
     def _find_data(self, run: PlannedRun) -> Any:
         """Return what a node needs to read the data: a local path on this machine, otherwise the data set."""
@@ -109,31 +113,30 @@ class RayPool:
         if kind != "done":
             return RunEvent(run, kind, content)
         row, record = content
+        assert isinstance(run.experiment, Experiment)
         try:
-            unpack_record(record, self.runs / run.id)
+            unpack_record(record, self.runs / run.id, run.experiment.to_toml())
         except (OSError, RecordError) as error:
             return RunEvent(run, "failed", f"its record could not be written: {error}")
         return RunEvent(run, "done", row)
 
 
-def run_on_node(
-    id: str, packed: bytes, data: PackedData | Path | None, command: list[str], path: list[str]
-) -> Iterator[Message]:
+def run_on_node(packed: bytes, data: PackedData | Path | None) -> Iterator[Message]:
     """Run an experiment in a temporary folder of a node; yield its progress, its summary row and record."""
-    sys.argv = command  # it is in the record
-    sys.path.extend(folder for folder in path if folder not in sys.path)
+    order, id, folder, measurements, sys.argv, path = cloudpickle.loads(packed)
+    sys.path.extend(each for each in path if each not in sys.path)
+    if folder is not None:
+        os.chdir(folder)
+    experiment = Experiment(**order)
     remove_abandoned_folders()
     with tempfile.TemporaryDirectory(prefix=f"straggler-{os.getpid()}-") as name:
-        order, measurements = cloudpickle.loads(packed)
-        places = (
-            data if isinstance(data, Path) else unpack_dataset(Experiment(**order).dataset, data, Path(name))
-        )
+        place = data if isinstance(data, Path) else unpack_dataset(experiment.dataset, data, Path(name))
         thread = ReportingThread(
-            lambda progress: run_and_summarise(progress, id, order, measurements, Path(name), places)
+            lambda progress: run_and_summarise(progress, id, order, measurements, Path(name), place)
         )
         yield from thread.report_progress()
         kind, content = thread.result
-        yield kind, ((content, pack_record(Path(name) / id)) if kind == "done" else content)
+        yield kind, ((content, pack_record(Path(name) / experiment.id)) if kind == "done" else content)
 
 
 def remove_abandoned_folders() -> None:

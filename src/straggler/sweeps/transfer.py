@@ -45,14 +45,18 @@ def pack_record(folder: Path) -> PackedRecord:
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.name != ".lock"}
 
 
-def unpack_record(packed: PackedRecord, folder: Path) -> Record:
-    """Write a record, completely or not at all, in place of what an interrupted run left there."""
+def unpack_record(packed: PackedRecord, folder: Path, experiment: str) -> Record:
+    """Write a record, completely or not at all, in place of what an interrupted run left there.
+
+    `experiment` is its TOML text on this machine; the other machine may not know the files of custom code.
+    """
     arriving = folder.with_name(f".{folder.name}.arriving")
     shutil.rmtree(arriving, ignore_errors=True)
     arriving.mkdir(parents=True)
     for name, content in packed.items():
         (arriving / Path(name).name).write_bytes(content)
-    summary = Record(arriving).summary | {"record": str(folder)}
+    (arriving / "experiment.toml").write_text(experiment)
+    summary = Record(arriving).summary | {"id": folder.name, "record": str(folder)}
     write_text_atomically(arriving / "summary.json", json.dumps(summary, indent=1))
     shutil.rmtree(folder, ignore_errors=True)
     arriving.rename(folder)
