@@ -316,7 +316,9 @@ def test_a_record_that_is_not_whole_is_not_the_same_to_the_bit(
 def test_everything_of_a_curve_is_shown_on_a_narrow_terminal(
     straggler: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = straggler("run", *DIGITS, "--epochs", "1", "--validation", "0.2", "--train-metrics", "always", "--json")
+    made = straggler(
+        "run", *DIGITS, "--epochs", "1", "--validation", "0.2", "--train-metrics", "always", "--json"
+    )
     monkeypatch.setattr(out, "width", 80)
     shown = straggler("show", str(made.record.path)).out
     curve = made.record.curve
@@ -787,15 +789,20 @@ def test_the_version(straggler: Command) -> None:
     assert done.code == 0 and done.out == f"straggler {metadata.version('straggler')}\n"
 
 
-@pytest.mark.slow
-def test_only_the_command_that_is_asked_for_is_imported() -> None:
-    """A second of other commands' imports would be waited for at every call."""
-    code = "import sys; from straggler.cli import build_app; build_app('cite'); print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+@pytest.mark.parametrize("command", [["--help"], ["list"], ["cite", "ga"], ["show"], ["--version"]])
+def test_commands_that_only_look_do_not_import_torch(command: list[str], straggler: Command) -> None:
+    if command == ["show"]:
+        command = ["show", str(straggler("run", *DIGITS, "--epochs", "1", "--json").record.path)]
+    code = (
+        "import sys, atexit; from straggler.__main__ import main\n"
+        "heavy = {'torch', 'sklearn', 'matplotlib', 'scipy', 'plotly', 'starlette', 'ray'}\n"
+        "atexit.register(lambda: print('loaded:', *heavy & set(sys.modules)))\n"
+        "main()"
     )
-    loaded = set(done.stdout.split())
-    assert "torch" in loaded and not loaded & {"matplotlib", "sklearn", "scipy", "plotly", "starlette", "ray"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1].split() == ["loaded:"]
 
 
 # The progress bar.
@@ -874,9 +881,7 @@ def test_sigint_ends_a_run_cleanly(running: subprocess.Popen[str], straggler: Co
     out, err = running.communicate(timeout=30)
     assert running.returncode == 130
     assert out == "" and "Traceback" not in err
-    assert err.splitlines()[-1].startswith(
-        f"error: interrupted. The run so far is in {the_record().path};"
-    )
+    assert err.splitlines()[-1].startswith(f"error: interrupted. The run so far is in {the_record().path};")
     wait_for(lambda: not living(running.pid), 10)
     record = the_record()
     assert record.summary["status"] == "interrupted"
