@@ -16,7 +16,7 @@ import uvicorn
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from starlette.applications import Starlette
 
-from straggler.web.server import build_app
+from straggler.web.server import build_web_app
 
 TIMEOUT_MS = 60_000  # generous, for busy machines
 QUADRATIC: dict[str, Any] = {"dataset": "quadratic(noise=0.1)", "gradients": 40, "compute": "gamma(1, 0.3)"}
@@ -96,7 +96,7 @@ class Site:
 def serve_site(
     runs: Path, results: Path, token: str | None = None, host: str = "127.0.0.1"
 ) -> Iterator[Site]:
-    app, secret = build_app(runs, results, host, token)
+    app, secret = build_web_app(runs, results, host, token)
     config = uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -1,23 +1,13 @@
 """The commands that show records: report and serve."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from straggler.cli.app import err, find_run, is_other_folder, out
+from straggler.cli.options import RunsFolder
 from straggler.config.registry import InputError
-
-
-class Format(StrEnum):
-    """The format of a report."""
-
-    html = "html"
-    md = "md"
-    pdf = "pdf"
-    png = "png"
-
 
 Items = Annotated[
     list[str],
@@ -30,10 +20,9 @@ OutFile = Annotated[
     Path | None, typer.Option("--out", help="The file to write.", show_default="report.FORMAT")
 ]
 FormatOption = Annotated[
-    Format | None,
+    Literal["html", "md", "pdf", "png"] | None,
     typer.Option("--format", help="File format.", show_default="the ending of --out, else html"),
 ]
-RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder in which run ids are looked up.")]
 
 
 def report(
@@ -71,7 +60,7 @@ def report(
         if item not in ignored
     ]
     with err.status("writing the report"):
-        path = write_report(paths, out_file, title, format_.value if format_ else None, on_problem=warn)
+        path = write_report(paths, out_file, title, format_, on_problem=warn)
     out.print(f"report in {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
 
 

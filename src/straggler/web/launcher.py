@@ -17,7 +17,7 @@ from straggler.record import find_finished_record
 from straggler.web.run_facts import build_command
 
 MAX_RUNNING = 2
-STOP_SECONDS = 20.0  # time to write a checkpoint before the process is killed
+STOP_TIMEOUT = 20.0  # time to write a checkpoint before the process is killed
 STOPPED_CODES = (None, 0, 130, -signal.SIGINT)  # return codes without an error
 
 
@@ -92,7 +92,7 @@ class RunLauncher:
             self.stop(name)
         for started in self._started.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                started.process.wait(STOP_SECONDS)
+                started.process.wait(STOP_TIMEOUT)
             if started.is_running:
                 started.process.kill()
                 started.process.wait()

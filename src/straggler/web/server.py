@@ -63,10 +63,8 @@ class ChangeFeed:
     async def poll(self) -> dict[str, Any]:
         """Return the state, at most POLL_SECONDS old, whatever the number of pages."""
         if self._state is None or (self._state.done() and time.monotonic() > self._polled + POLL_SECONDS):
-            self._state, self._polled = (
-                asyncio.ensure_future(run_in_threadpool(self.read_state)),
-                time.monotonic(),
-            )
+            self._state = asyncio.ensure_future(run_in_threadpool(self.read_state))
+            self._polled = time.monotonic()
         return await asyncio.shield(self._state)
 
     async def stream(self) -> AsyncIterator[str]:
@@ -200,7 +198,7 @@ def answer_error(status: int) -> Callable[[Request, Exception], Response]:
     return lambda request, error: PlainTextResponse(str(error), status)
 
 
-def build_app(
+def build_web_app(
     runs: Path, results: Path, host: str = "127.0.0.1", token: str | None = None
 ) -> tuple[Starlette, str]:
     """Return the application, and the token that starting and stopping runs requires."""
@@ -227,11 +225,9 @@ def run_server(
     if not is_loopback(host) and token is None:
         raise InputError(f"--host {host} is reachable from other machines, so it requires --token SECRET.")
     if token is not None and not (token.isascii() and token.isprintable() and len(token) >= MIN_TOKEN_LENGTH):
-        raise InputError(
-            f"--token must have at least {MIN_TOKEN_LENGTH} printable ASCII characters, got {token!r}."
-        )
+        raise InputError(f"--token must have at least {MIN_TOKEN_LENGTH} printable ASCII characters.")
     listener = open_socket(host, port)
-    app, _ = build_app(runs, results, host, token)
+    app, _ = build_web_app(runs, results, host, token)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
     address = f"[{host}]" if ":" in host else host
     url = f"http://{address}:{listener.getsockname()[1]}/" + (f"?token={quote(token)}" if token else "")
@@ -245,7 +241,5 @@ def open_socket(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        reason = error.strerror or error
-        raise InputError(
-            f"Cannot listen on {host}, --port {port}: {reason}. Use --port 0 for a free port."
-        ) from None
+        reason = f"{error.strerror or error}. Use --port 0 for a free port."
+        raise InputError(f"Cannot listen on {host}, --port {port}: {reason}") from None
