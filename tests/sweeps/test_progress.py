@@ -43,8 +43,8 @@ def test_every_run_is_done_failed_or_missing() -> None:
     content = progress.to_dict()
     assert [content[key] for key in ("runs", "done", "failed", "missing")] == [7, 4, 1, 2]
     assert content["part"] == pytest.approx(5.5 / 7)
-    assert content["active"] == [{"id": runs[1].id, "what": "a, seed 1", "part": 0.5}]
-    assert content["failures"] == [{"id": runs[2].id, "what": "b, seed 0", "reason": "no memory"}]
+    assert content["active"] == [{"id": runs[1].id, "what": "row=a, seed 1", "part": 0.5}]
+    assert content["failures"] == [{"id": runs[2].id, "what": "row=b, seed 0", "reason": "no memory"}]
 
 
 @pytest.mark.parametrize(

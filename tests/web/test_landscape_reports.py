@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 from web_testing import TIMEOUT_MS, BrowserPage, wait_for_figure
 
-from straggler.analysis.claims import Verdict
 from straggler.experiment import Experiment
+from straggler.reproduction.claims import Verdict
 from straggler.running.landscape import compute_landscape
 from straggler.web.figure import Figure
 from straggler.web.report import render_html_report

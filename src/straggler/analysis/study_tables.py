@@ -1,4 +1,4 @@
-"""Tables of a study: ours as mean ± 95 % interval over seeds, the source's number beside it, NC marked."""
+"""Tables of a study: our mean over seeds with its confidence interval, beside the source's number."""
 
 import csv
 import io
@@ -10,14 +10,15 @@ import polars as pl
 from rich.table import Table
 
 from straggler.analysis.intervals import Interval, mean_interval
-from straggler.analysis.tables import build_table, format_markdown_table
+from straggler.analysis.tables import build_table
 
-CHANCE = 12.0  # percent and below counts as NC in a source that wrote 10 for it
+CHANCE = 12.0  # percent; sources that print 10 for a run that did not converge mean NC
 SIGNS = {"&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_", "±": r"$\pm$", "λ": r"$\lambda$", "γ": r"$\gamma$"}
+NAMES = 3  # columns before the numbers: row, protocol, seeds
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableCell:
     """One cell of a table."""
 
     protocol: str
@@ -25,143 +26,134 @@ class Entry:
     column: str
     ours: Interval | None  # over the seeds that converged
     seeds: int
-    failed: int  # of them did not converge
+    failed: int  # seeds that did not converge
     source: float | None
 
     def text(self, digits: str = ".2f") -> str:
-        """`88.42 ± 0.31`, `NC`, or what of both there is; of two seeds that converged, each."""
+        """Format as `88.42 ± 0.31`, `NC`, or `88.42 (1 of 3 NC)`."""
         if self.ours is None:
             return "NC" if self.seeds else ""
-        mean, half, *both = (
-            f"{n:{digits}}" for n in (self.ours.mean, self.ours.half, *(self.ours.both or ()))
-        )
-        spread = f" ({', '.join(both)})" if both else f" ± {half}" if math.isfinite(self.ours.half) else ""
+        spread = f" ± {self.ours.half:{digits}}" if self.ours.seeds > 2 else ""
         some = f" ({self.failed} of {self.seeds} NC)" if self.failed else ""
-        return f"{mean}{spread}{some}"
+        return f"{self.ours.mean:{digits}}{spread}{some}"
 
     @property
     def numbers(self) -> tuple[float | None, ...]:
-        """Mean, low and high; none where there is none."""
+        """Mean, low and high with six digits, or None where unknown."""
         ours = (self.ours.mean, self.ours.low, self.ours.high) if self.ours else ()
         return tuple(float(f"{n:.6g}") if math.isfinite(n) else None for n in ours) or (None, None, None)
 
     @property
-    def theirs(self) -> str:
+    def source_text(self) -> str:
         if self.source is None:
             return ""
         return "NC" if self.source <= CHANCE else f"{self.source:.2f}"
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Which rows and columns a table has, in the source's order."""
+class FilledTable:
+    """A table of the source with our numbers, in the source's order."""
 
     name: str
     caption: str
-    protocols: tuple[str, ...]
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
+    cells: Sequence[TableCell]
+
+    def grid(self) -> tuple[list[str], list[list[str]]]:
+        """Return the column heads, and a line per row and protocol, followed by the source's line."""
+        by = {(cell.protocol, cell.row, cell.column): cell for cell in self.cells}
+        protocols, rows, columns = (
+            list(dict.fromkeys(getattr(cell, name) for cell in self.cells))
+            for name in ("protocol", "row", "column")
+        )
+        lines = []
+        for row in rows:
+            places = [[by.get((protocol, row, column)) for column in columns] for protocol in protocols]
+            for protocol, cells in zip(protocols, places, strict=True):
+                if known := [cell for cell in cells if cell is not None and cell.text()]:
+                    fewest, most = min(cell.seeds for cell in known), max(cell.seeds for cell in known)
+                    seeds = str(most) if fewest == most else f"{fewest} to {most}"
+                    lines.append([row, protocol, seeds, *(cell.text() if cell else "" for cell in cells)])
+            source = [
+                next((cell.source_text for cell in cells if cell and cell.source_text), "")
+                for cells in zip(*places, strict=True)
+            ]
+            if any(source):
+                lines.append([row, "source", "", *source])
+        return ["", "", "seeds", *columns], lines
+
+    def latex(self) -> str:
+        return format_latex_table(self.caption, *self.grid(), names=NAMES)
+
+    def csv(self) -> str:
+        """Format as CSV: one line per cell, six digits of each number."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(
+            ["table", "protocol", "row", "column", "mean", "low", "high", "seeds", "nc", "source"]
+        )
+        for cell in self.cells:
+            place = (self.name, cell.protocol, cell.row, cell.column)
+            writer.writerow([*place, *cell.numbers, cell.seeds, cell.failed, cell.source])
+        return text.getvalue()
+
+    def terminal(self, fits: Callable[[Table], bool]) -> list[Table]:
+        """Return tables for the terminal, split by columns into as few as fit."""
+        columns, rows = self.grid()
+        title, tables = f"{self.name}: {self.caption}", list[Table]()
+        for width in range(len(columns) - NAMES, 0, -1):
+            starts = range(NAMES, len(columns), width)
+            parts = [[*range(NAMES), *range(len(columns))[first : first + width]] for first in starts]
+            tables = [
+                build_table(title, [columns[n] for n in part], [[row[n] for n in part] for row in rows])
+                for part in parts
+            ]
+            if all(map(fits, tables)):
+                break
+        return tables
 
 
-def entries(summaries: pl.DataFrame, layout: Layout) -> list[Entry]:
-    """Every cell of the table of which there is a run, in order."""
-    mine = summaries.filter(pl.col("table") == layout.name)
-    found = []
-    groups = dict(iter(mine.group_by("protocol", "row", "column")))
-    for protocol in layout.protocols:
-        for row in layout.rows:
-            for column in layout.columns:
-                if (protocol, row, column) in groups:
-                    found.append(entry(groups[protocol, row, column], protocol, row, column))
-    return found
+def fill_table(name: str, caption: str, runs: pl.DataFrame, places: pl.DataFrame) -> FilledTable:
+    """Fill a table with the runs that there are; `places` has its protocols, rows and columns in order."""
+    groups = dict(iter(runs.group_by("protocol", "row", "column")))
+    protocols, rows, columns = (
+        places[label].unique(maintain_order=True) for label in ("protocol", "row", "column")
+    )
+    keys = [(protocol, row, column) for protocol in protocols for row in rows for column in columns]
+    return FilledTable(name, caption, [summarize_cell(groups[key], *key) for key in keys if key in groups])
 
 
-def entry(runs: pl.DataFrame, protocol: str, row: str, column: str) -> Entry:
-    source = runs["source"][0]
-    runs = runs.filter(pl.col("value").is_not_null() | ~pl.col("converged"))  # a run may lack this fact
+def summarize_cell(runs: pl.DataFrame, protocol: str = "", row: str = "", column: str = "") -> TableCell:
+    """Summarize the runs of one cell; the mean is over the runs that converged."""
+    source = runs["source"][0] if "source" in runs.columns else None
+    runs = runs.filter(pl.col("value").is_not_null() | ~pl.col("converged"))  # a run may lack this metric
     learnt = runs.filter("converged")["value"].to_list()
     ours = mean_interval(learnt) if learnt else None
-    return Entry(protocol, row, column, ours, len(runs), len(runs) - len(learnt), source)
+    return TableCell(protocol, row, column, ours, len(runs), len(runs) - len(learnt), source)
 
 
-def grid(found: Sequence[Entry], layout: Layout) -> tuple[list[str], list[list[str]]]:
-    """A line per row and protocol, then the source's own line."""
-    by = {(e.protocol, e.row, e.column): e for e in found}
-    protocols = [p for p in layout.protocols if any(e.protocol == p for e in found)]
-    columns = [c for c in layout.columns if any(e.column == c for e in found)]
-    lines = []
-    for row in layout.rows:
-        for protocol in protocols:
-            cells = [by[protocol, row, c].text() if (protocol, row, c) in by else "" for c in columns]
-            if any(cells):
-                lines.append([row, protocol, *cells])
-        source = [source_of(by, protocols, row, column) for column in columns]
-        if any(source):
-            lines.append([row, "source", *source])
-    return ["", "", *columns], lines
-
-
-def source_of(by: dict[tuple[str, str, str], Entry], protocols: list[str], row: str, column: str) -> str:
-    texts = [by[p, row, column].theirs for p in protocols if (p, row, column) in by]
-    return next(filter(None, texts), "")
-
-
-def as_terminal(found: Sequence[Entry], layout: Layout, fits: Callable[[Table], bool]) -> list[Table]:
-    """In as few parts as there is room for, one below the other."""
-    columns, rows = grid(found, layout)
-    title, tables = f"{layout.name}: {layout.caption}", list[Table]()
-    for width in range(len(columns) - 2, 0, -1):
-        parts = [
-            [0, 1, *range(len(columns))[first : first + width]] for first in range(2, len(columns), width)
-        ]
-        tables = [
-            build_table(title, [columns[n] for n in part], [[row[n] for n in part] for row in rows])
-            for part in parts
-        ]
-        if all(map(fits, tables)):
-            break
-    return tables
-
-
-def as_markdown(found: Sequence[Entry], layout: Layout) -> str:
-    return format_markdown_table(*grid(found, layout))
-
-
-def as_latex(found: Sequence[Entry], layout: Layout) -> str:
-    return latex_table(layout.caption, *grid(found, layout), names=2)
-
-
-def latex_table(caption: str, columns: list[str], rows: list[list[str]], names: int) -> str:
-    """A booktabs table whose first columns are names and the others numbers."""
-    lines = [[latex(text) for text in row] for row in (columns, *rows)]
+def format_latex_table(caption: str, columns: list[str], rows: list[list[str]], names: int) -> str:
+    """Format a booktabs table whose first columns are text and the others numbers."""
+    lines = [[escape_latex(text) for text in row] for row in (columns, *rows)]
     head, *body = [" & ".join(line) + r" \\" for line in lines]
     kinds = "l" * names + "r" * (len(columns) - names)
-    begin = [r"\begin{table}", rf"\caption{{{latex(caption)}}}", rf"\begin{{tabular}}{{{kinds}}}"]
+    begin = [r"\begin{table}", rf"\caption{{{escape_latex(caption)}}}", rf"\begin{{tabular}}{{{kinds}}}"]
     end = [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
     return "\n".join([*begin, r"\toprule", head, r"\midrule", *body, *end])
 
 
-def latex(text: str) -> str:
+def escape_latex(text: str) -> str:
     for sign, written in SIGNS.items():
         text = text.replace(sign, written)
-    return "{}" + text if text.startswith("[") else text  # or it would belong to the end of the last row
-
-
-def as_csv(found: Sequence[Entry], layout: Layout) -> str:
-    """One line per cell, six digits of each number."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["table", "protocol", "row", "column", "mean", "low", "high", "seeds", "nc", "source"])
-    for e in found:
-        writer.writerow([layout.name, e.protocol, e.row, e.column, *e.numbers, e.seeds, e.failed, e.source])
-    return text.getvalue()
+    return (
+        "{}" + text if text.startswith("[") else text
+    )  # or LaTeX takes it for an argument of the row before
 
 
 def time_rows(summaries: pl.DataFrame, fact: str, tables: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """The source's time, ours, and how many times as long the source's is; alike protocols in one row.
+    """Return the source's time, ours, and their ratio; protocols with equal times share a row.
 
-    A run that was lost ended early, and its time is left out. What the machine needed is that of the quickest
-    seed: all do the same work, and the others had less of the machine.
+    Runs that did not converge ended early and are left out. The host's seconds are those of the fastest seed:
+    all seeds do the same work, and the others shared the machine.
     """
     theirs = f"source_{fact}"
     columns = ["table", "", "", "protocol", "source (s)", "ours (s)", "ratio"]

@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 
 from straggler.analysis.intervals import mean_interval
-from straggler.analysis.study_tables import latex_table
+from straggler.analysis.study_tables import format_latex_table
 from straggler.analysis.tables import format_markdown_table
 
 CAPTION = "Mean ± half-width of the 95 % confidence interval over seeds (three or more); NC: not converged."
@@ -84,7 +84,7 @@ class SweepTable:
 
     def latex(self) -> str:
         """Return the table as LaTeX, for the booktabs package."""
-        return latex_table(CAPTION, *self.rows(), names=len(self.labels))
+        return format_latex_table(CAPTION, *self.rows(), names=len(self.labels))
 
 
 def format_metric(row: dict[str, Any], metric: str, digits: str) -> str:

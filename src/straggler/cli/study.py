@@ -1,12 +1,12 @@
 """The study command."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from straggler.analysis.study_tables import as_terminal
 from straggler.analysis.tables import build_table, fill_section
 from straggler.cli import options
 from straggler.cli.app import err, out
@@ -21,12 +21,19 @@ from straggler.cli.sweep import (
     exit_if_failed,
     run_or_describe_plan,
 )
-from straggler.config.registry import InputError, suggest_name
-from straggler.reproduction import STUDIES, Study
-from straggler.reproduction.page import account, claim_rows, draw, holds_results, tally
-from straggler.reproduction.study import Scale
+from straggler.config.registry import InputError
+from straggler.reproduction.page import (
+    claim_rows,
+    count_verdicts,
+    draw_study,
+    format_account,
+    format_outdated,
+    holds_results,
+)
+from straggler.reproduction.study import Scale, Study, builtin_studies, load_study
 from straggler.running.progress import ProgressBar
-from straggler.sweeps.runner import count_of, open_pool, plan_sweep
+from straggler.sweeps.grid import Cell
+from straggler.sweeps.runner import open_pool, plan_sweep
 from straggler.sweeps.summaries import read_summaries
 
 BROAD = 10_000  # columns, more than any table has
@@ -34,23 +41,32 @@ SLACK = 3  # columns that rich may lose while it makes a table narrower
 
 
 def study(
-    name: Annotated[str, typer.Argument(help=", ".join(STUDIES))],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help=f"{', '.join(builtin_studies())}, a study of an installed package, or a folder with a "
+            "study.py, which is executed."
+        ),
+    ],
     quick: Annotated[
-        bool, typer.Option("--quick", help="A few short cells: a rehearsal of two minutes.")
+        bool, typer.Option("--quick", help="Rehearse: run a few short cells in about two minutes.")
     ] = False,
-    scale: Annotated[Scale, typer.Option(help="paper: the source's own networks; needs GPUs.")] = "default",
-    tables: Annotated[str | None, typer.Option(help="Only these, such as II,IV.")] = None,
+    scale: Annotated[
+        Scale, typer.Option(help="paper: the source's own networks and schedules (weeks of computing).")
+    ] = "default",
+    tables: Annotated[str | None, typer.Option(help="Only these tables, for example II,IV.")] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only cells with this text in a label, such as 'as coded'; with several, all of them."
+            help="Only cells with this label, for example workers=2 or 'as coded'. Repeat it to narrow down."
         ),
     ] = None,
     draw_only: Annotated[
-        bool, typer.Option("--draw", help="Run nothing: tables, claims and figures from the summaries.")
+        bool, typer.Option("--draw", help="Run nothing; draw tables, claims and figures from the summaries.")
     ] = False,
     into: Annotated[
-        Path | None, typer.Option(help="A document with <!-- claims:NAME --> marks for the claims.")
+        Path | None,
+        typer.Option(help="Also write the claims into a document with <!-- claims:NAME --> marks."),
     ] = None,
     seeds: Seeds = None,
     cores: Cores = None,
@@ -61,66 +77,80 @@ def study(
     runs: Runs = Path("runs"),
     data: options.Data = None,
 ) -> None:
-    """Run a source's experiments, put its numbers beside ours, and judge its claims.
+    """Run a source's experiments, compare its numbers with ours, and judge its claims.
 
-    What has been run is not run again: stop it with Ctrl-C, or kill it, and call it again.
+    Finished runs are cached. If the command is interrupted, run it again to continue.
     """
-    if name not in STUDIES:
-        raise InputError(f"unknown study {name!r}; {suggest_name(name, STUDIES)}")
     if quick and into is not None:
-        raise InputError(f"--into {into}: a rehearsal judges no claims; leave out --quick or --into")
+        raise InputError(
+            f"--into {into} needs verdicts, and --quick judges no claims. Leave out one of them."
+        )
     if draw_only and (dry_run or only):
-        given = "--dry-run" if dry_run else "--only"
-        raise InputError(f"{given}: with --draw nothing is run and all that was is drawn; leave one out")
-    chosen = STUDIES[name]
+        option = "--dry-run" if dry_run else "--only"
+        raise InputError(f"{option} cannot be combined with --draw, which runs nothing and draws everything.")
+    chosen = load_study(name)
     names = [table.strip() for table in tables.split(",")] if tables else []
-    cells = chosen.chosen(scale, names, quick, only or [])
-    title = name + ("-quick" if quick else "") + ("-paper" if scale == "paper" else "")
+    cells = chosen.select_cells(scale, names, quick, only or [])
+    title = chosen.name + ("-quick" if quick else "") + ("-paper" if scale == "paper" else "")
     folder = results or Path("results") / title
-    if quick and holds_results(folder):
-        raise InputError(f"--results {folder}: a rehearsal would replace the results there; choose another")
+    check_results(folder, cells, quick)
+    if quick:
+        out.print("This is a rehearsal: its numbers are not results, and no claim is judged.")
     failed = 0
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)
         with open_pool(on, address, cores, runs, data) as pool:
             plan = plan_sweep(title, cells, range(count), pool, folder)
             failed = run_or_describe_plan(plan, dry_run)
-    if chosen.afterwards and not (draw_only or dry_run or quick):
-        with ProgressBar(err, name) as bar:
-            chosen.afterwards(cells, runs, folder, cores, data, bar.say, bar.advance)
+    if chosen.after_runs and not (draw_only or dry_run or quick):
+        with ProgressBar(err, chosen.name) as bar:
+            chosen.after_runs(cells, runs, folder, cores, data, bar.say, bar.advance)
     if not dry_run and (draw_only or read_summaries(folder).height):
-        show(chosen, folder, scale, names, into, quick)
+        show_study(chosen, folder, scale, names, into, quick)
     exit_if_failed(failed)
 
 
-def show(
+def check_results(folder: Path, cells: Sequence[Cell], quick: bool) -> None:
+    """Refuse a folder with the results of a whole study for a rehearsal, or with results of version 0.1."""
+    if quick and holds_results(folder):
+        raise InputError(
+            f"--results {folder} has the results of a whole study. Choose another folder for --quick."
+        )
+    known, labels = read_summaries(folder), {label for cell in cells for label in cell.labels}
+    if len(known) and not labels <= set(known.columns):
+        raise InputError(
+            f"{folder}/summaries.parquet lacks the labels of this study (it may be from version 0.1). "
+            "Choose another folder with --results; finished runs are cached."
+        )
+
+
+def show_study(
     study: Study, folder: Path, scale: Scale, names: list[str], into: Path | None, rehearsal: bool
 ) -> None:
-    """Draw what the summaries say, and print the tables and verdicts."""
-    drawn = draw(study, folder, scale, rehearsal)
-    for found, layout in drawn.tables:
-        if not names or layout.name in names:
-            for part in as_terminal(found, layout, fits):
-                out.print(part)
-    for title, columns, rows in drawn.times:
+    """Draw the results, and print the tables and verdicts."""
+    drawn = draw_study(study, folder, scale, rehearsal)
+    for table in drawn.tables:
+        if not names or table.name in names:
+            out.print(*table.terminal(fits_terminal))
+    for title, _, columns, rows in drawn.times:
         if chosen := [row for row in rows if not names or row[0] in names]:
             out.print(build_table(title, columns, chosen))
-    heads, verdicts = claim_rows(drawn.verdicts)
-    heads, *rows = [[*row[1:-1], row[0]] for row in (heads, *verdicts)]  # what was measured is on the page
-    out.print(build_table(tally(drawn.verdicts), heads, rows))
+    if drawn.judgements:
+        heads, verdicts = claim_rows(drawn.judgements)
+        heads, *rows = [[*row[1:-1], row[0]] for row in (heads, *verdicts)]  # what is measured is on the page
+        out.print(build_table(count_verdicts(drawn.judgements), heads, rows))
     if rehearsal:
-        out.print("this is a rehearsal: no number above is a result, no claim is judged")
+        out.print("This was a rehearsal: no number above is a result, and no claim is judged.")
     elif drawn.outdated:
-        many = f"{count_of(drawn.outdated, 'row')} {'is' if drawn.outdated == 1 else 'are'}"
-        err.print(f"{many} of other settings; run the study to renew them", style="yellow")
-    out.print(f"tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
+        err.print(f"{format_outdated(drawn.outdated)} Run the study to renew them.", style="yellow")
+    out.print(f"Tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
     if into is not None:
         try:
-            fill_section(into, f"claims:{study.name}", account(drawn.verdicts, drawn.coverage))
+            fill_section(into, f"claims:{study.name}", format_account(drawn.judgements, drawn.coverage))
         except (OSError, ValueError) as error:
             raise InputError(f"--into {into}: {error}") from None
 
 
-def fits(table: Table) -> bool:
-    """Whether the terminal is broad enough for it; in a terminal's own options it would always be."""
+def fits_terminal(table: Table) -> bool:
+    """Return whether the terminal is wide enough for a table."""
     return out.measure(table, options=out.options.update(max_width=BROAD)).minimum + SLACK <= out.width

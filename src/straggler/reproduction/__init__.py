@@ -1,10 +1,6 @@
-"""STUDIES: a source's tables and figures as grids of experiments, with its own numbers and its claims."""
+"""Reproductions of papers: a study runs a source's experiments and judges its claims."""
 
-from straggler.reproduction.papers.asu.study import ASU
-from straggler.reproduction.papers.epfl.study import EPFL
-from straggler.reproduction.papers.gap_aware.study import GAP_AWARE
-from straggler.reproduction.study import Study
+from straggler.reproduction.study import Study, load_study
+from straggler.sweeps.grid import Cell
 
-__all__ = ["ASU", "EPFL", "GAP_AWARE", "STUDIES", "Study"]
-
-STUDIES: dict[str, Study] = {study.name: study for study in (EPFL, ASU, GAP_AWARE)}
+__all__ = ["Cell", "Study", "load_study"]

@@ -1,61 +1,236 @@
-"""What a study is: a grid of experiments, the source's own numbers, and what the source concluded."""
+"""Studies: a folder with a grid of experiments, the source's numbers, its tables and claims, and notes."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import importlib
+import importlib.util
+import sys
+import tomllib
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
 
-from straggler.analysis.claims import Claim
-from straggler.config.registry import InputError
-from straggler.sweeps.grid import Cell, ThroughputCell
+from straggler.analysis.study_tables import CHANCE
+from straggler.config.registry import InputError, suggest_name
+from straggler.reproduction.claims import ClaimFile, read_claims
+from straggler.reproduction.contrasts import Contrasts
+from straggler.sweeps.grid import Cell, Label, ThroughputCell
 
-SHOWN = 12  # labels in a message
 Scale = Literal["default", "paper"]
+Labels = Mapping[str, Label]
+ENTRY_POINTS = "straggler.studies"
+PAPERS = Path(__file__).parent / "papers"
+MOST_QUICK = 12  # cells of a rehearsal
+SHOWN = 12  # labels in an error message
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """A table of the source: its caption, and formats that make a row and a column of a cell's labels."""
+
+    caption: str
+    rows: str  # for example "{delay_ms} ms"
+    columns: str
 
 
 @dataclass(frozen=True)
 class Study:
-    """A source, as data."""
+    """A source's experiments. Its folder has numbers.csv, tables.toml, claims.toml and notes.md."""
 
-    name: str
+    folder: Path
     title: str
-    source: str  # who, when, what
-    cells: Callable[[Scale], list[Cell]]
-    claims: Callable[[Scale], Sequence[Claim]]
-    tables: dict[str, str]  # by name in order of importance, with their captions
-    seeds: int  # as many as the committed results have
-    quick: Callable[[list[Cell]], list[Cell]]  # a few cells, so short that all take two minutes
-    more: Callable[[pl.DataFrame], list[tuple[str, str]]] | None = None  # other tables: caption, Markdown
-    figures: Callable[[pl.DataFrame, Path], list[Path]] | None = None  # drawn from the results alone
-    afterwards: Callable[..., None] | None = (
-        None  # what several runs together give; see epfl_landscape.survey
-    )
+    source: str  # authors, institution or venue, year
+    make_cells: Callable[[Scale], Iterable[Cell]]
+    seeds: int = 3
+    describe: Callable[[Labels], Mapping[str, str]] = lambda labels: {}  # more words for tables.toml
+    quick: Callable[[Labels], bool] = lambda labels: True  # the cells of a rehearsal
+    quick_settings: Mapping[str, Any] = field(default_factory=dict)  # that make the rehearsal's runs short
+    compared: Mapping[str, Sequence[str]] | None = None  # panels of the figure "beside": title, tables
+    words: Mapping[Scale, Mapping[str, str]] = field(default_factory=dict)  # for {word} in claims.toml
+    functions: Mapping[str, Callable[..., float]] = field(default_factory=dict)  # for contrasts
+    more_tables: Callable[[pl.DataFrame], list[tuple[str, str]]] | None = None  # caption, Markdown
+    figures: Callable[[pl.DataFrame, Path], list[tuple[Path, str]]] | None = None  # file, caption
+    after_runs: Callable[..., None] | None = None  # see papers/epfl/landscape.py
+    argument: str = ""  # of the command, if it is not the name
 
-    def chosen(
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name.replace("_", "-")
+
+    @cached_property
+    def tables(self) -> dict[str, StudyTable]:
+        """The tables of tables.toml, the most important first."""
+        file = self.folder / "tables.toml"
+        try:
+            return {name: StudyTable(**table) for name, table in tomllib.loads(file.read_text()).items()}
+        except (OSError, TypeError, ValueError) as error:
+            raise InputError(f"{file}: {error}") from None
+
+    @property
+    def notes(self) -> str:
+        file = self.folder / "notes.md"
+        return file.read_text().strip() if file.is_file() else ""
+
+    def cells(self, scale: Scale = "default") -> list[Cell]:
+        """Return all cells, those of the most important tables first."""
+        rank = {name: position for position, name in enumerate(self.tables)}
+        cells = list(self.make_cells(scale))
+        if unknown := [cell.labels.get("table") for cell in cells if cell.labels.get("table") not in rank]:
+            raise InputError(f"A cell has the table {unknown[0]!r}; tables.toml has {', '.join(rank)}.")
+        cells.sort(key=lambda cell: rank[str(cell.labels["table"])])
+        floats = {name for cell in cells for name, value in cell.labels.items() if isinstance(value, float)}
+        return [
+            replace(cell, labels={"table": None, "protocol": "ours"} | clean_labels(cell.labels, floats))
+            for cell in cells
+        ]
+
+    def select_cells(
         self, scale: Scale, tables: Sequence[str] = (), quick: bool = False, only: Sequence[str] = ()
     ) -> list[Cell]:
-        """The cells of these tables (or all) with these texts in their labels, in order of importance."""
-        for table in tables:
-            if table not in self.tables:
-                raise InputError(f"{self.name} has no table {table!r}; it has {', '.join(self.tables)}")
-        rank = {name: position for position, name in enumerate(self.tables)}
-        cells = sorted(self.cells(scale), key=lambda cell: rank[str(cell.labels["table"])])
-        cells = [cell for cell in cells if not tables or cell.labels["table"] in tables]
+        """Return the cells of some tables whose row, column or labels contain each text of `only`.
+
+        A text `label=value` selects by the whole value. A rehearsal (`quick`) has a few short cells.
+        """
+        if unknown := [table for table in tables if table not in self.tables]:
+            raise InputError(f"{self.name} has no table {unknown[0]!r}; it has {', '.join(self.tables)}.")
+        cells = [cell for cell in self.cells(scale) if not tables or cell.labels["table"] in tables]
         for text in only:
-            names = list(dict.fromkeys(str(label) for cell in cells for label in cell.labels.values()))
-            cells = [cell for cell in cells if any(text in str(label) for label in cell.labels.values())]
-            if not cells:
-                some = ", ".join(map(repr, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
-                raise InputError(f"--only {text!r}: none of the {len(names)} labels has it; they are {some}")
-        return self.quick(cells) if quick else cells
+            texts = [self._searched_texts(cell.labels) for cell in cells]
+            fitting = [any(matches(text, name) for name in names) for names in texts]
+            if not any(fitting):
+                known = list(dict.fromkeys(name for names in texts for name in names))
+                some = ", ".join(map(repr, known[:SHOWN])) + (", …" if len(known) > SHOWN else "")
+                raise InputError(f"--only {text!r} matches none of the {len(known)} labels: {some}")
+            cells = [cell for cell, fits in zip(cells, fitting, strict=True) if fits]
+        if not quick:
+            return cells
+        few = [cell for cell in cells if self.quick(cell.labels)] or cells
+        return [self._shorten(cell) for cell in few[:MOST_QUICK]]
+
+    def _shorten(self, cell: Cell) -> Cell:
+        if isinstance(cell, ThroughputCell):
+            return cell  # computes no gradients, so it is short as it is
+        return replace(cell, settings={**cell.settings, **self.quick_settings})
+
+    def _searched_texts(self, labels: Labels) -> list[str]:
+        return [*self._place(labels), *(f"{label}={value}" for label, value in labels.items())]
+
+    def _place(self, labels: Labels) -> tuple[str, str]:
+        """Return the row and the column of a cell as text."""
+        table, words = self.tables[str(labels["table"])], {**labels, **self.describe(labels)}
+        return table.rows.format(**words), table.columns.format(**words)
+
+    def describe_cells(self, scale: Scale = "default") -> pl.DataFrame:
+        """Return a row per cell: its labels, place in the table, metric, and the source's numbers."""
+        cells, numbers = self.cells(scale), read_numbers(self.folder)
+        names = {label for cell in cells for label in cell.labels}
+        rows = []
+        for cell in cells:
+            row, column = self._place(cell.labels)
+            fitting = [
+                said for said in numbers if all(cell.labels.get(n) == said[n] for n in names if n in said)
+            ]
+            if len(fitting) > 1:
+                raise InputError(
+                    f"{self.folder}/numbers.csv has {len(fitting)} rows for {dict(cell.labels)}."
+                )
+            said = {f"source_{name}": value for each in fitting for name, value in each.items()}
+            source = said.pop("source_value", None)
+            said = {name: value for name, value in said.items() if name.removeprefix("source_") not in names}
+            place = {"row": row, "column": column, "metric": cell.metric, "source": source}
+            rows.append({**cell.labels, **place, **said})
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    def read_claims(self, scale: Scale = "default") -> ClaimFile:
+        return read_claims(self.folder / "claims.toml", self.words.get(scale, {}))
+
+    def contrasts(self, scale: Scale = "default") -> Contrasts:
+        """Return the evaluator of the claims' contrasts."""
+        cells, claims = self.describe_cells(scale), self.read_claims(scale)
+        labels = cells.select(find_labels(cells))
+        return Contrasts(labels, source_summaries(cells), claims.names, claims.defaults, self.functions)
 
 
-def quickened(cells: Sequence[Cell], **settings: Any) -> list[Cell]:
-    """The same cells with other settings, as a rehearsal; one that only counts is short as it is."""
+def clean_labels(labels: Labels, floats: Container[str]) -> dict[str, Label]:
+    """Return the labels with 1.0 for 1 where other cells have floats, so that each column has one type."""
+    return {
+        name: float(value) if name in floats and isinstance(value, int) else value
+        for name, value in labels.items()
+    }
 
-    def shortened(cell: Cell) -> Cell:
-        return replace(cell, settings={**cell.settings, **settings})
 
-    return [cell if isinstance(cell, ThroughputCell) else shortened(cell) for cell in cells]
+def read_numbers(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of numbers.csv, without empty fields."""
+    file = folder / "numbers.csv"
+    if not file.is_file():
+        return []
+    try:
+        table = pl.read_csv(file, infer_schema_length=None, schema_overrides={"table": pl.String})
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"{file}: {error}") from None
+    rows = table.iter_rows(named=True)
+    return [{key: value for key, value in row.items() if value is not None} for row in rows]
+
+
+def find_labels(cells: pl.DataFrame) -> list[str]:
+    """Return the label columns of a table made by `describe_cells`."""
+    others = ("row", "column", "metric", "source")
+    return [name for name in cells.columns if name not in others and not name.startswith("source_")]
+
+
+def matches(text: str, name: str) -> bool:
+    return text == name if "=" in text else text in name
+
+
+def source_summaries(cells: pl.DataFrame) -> pl.DataFrame:
+    """Return the source's numbers in the form of summaries with one seed, for the contrasts."""
+    rows = []
+    for row in cells.filter(pl.col("source").is_not_null()).iter_rows(named=True):
+        said = {name[7:]: value for name, value in row.items() if name.startswith("source_")}
+        source = row["source"]
+        facts = {"value": source, row["metric"]: source, "converged": source > CHANCE, "seed": 0}
+        rows.append({label: row[label] for label in find_labels(cells)} | facts | said)
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def builtin_studies() -> list[str]:
+    """Return the names of the studies that come with Straggler."""
+    return sorted(file.parent.name.replace("_", "-") for file in PAPERS.glob("*/study.py"))
+
+
+def load_study(name: str) -> Study:
+    """Load a built-in study, a folder with a study.py, or a study of an installed package.
+
+    Loading a folder executes its study.py.
+    """
+    if name in builtin_studies():
+        found: Any = importlib.import_module(f"{__package__}.papers.{name.replace('-', '_')}.study").STUDY
+    elif (Path(name) / "study.py").is_file():
+        found = execute_study(Path(name) / "study.py")
+        found = replace(found, argument=name) if isinstance(found, Study) else found
+    elif registered := entry_points(group=ENTRY_POINTS, name=name):
+        found = next(iter(registered)).load()
+    else:
+        known = [*builtin_studies(), *(point.name for point in entry_points(group=ENTRY_POINTS))]
+        wrong = f"{name} has no study.py" if Path(name).is_dir() else f"Unknown study {name!r}"
+        raise InputError(f"{wrong}. {suggest_name(name, known)}; or pass a folder with a study.py.")
+    if not isinstance(found, Study):
+        raise InputError(f"{name}: STUDY must be a straggler.reproduction.Study, got {found!r}.")
+    return found
+
+
+def execute_study(file: Path) -> Any:
+    """Execute a study.py and return its STUDY."""
+    name = f"straggler_study_{file.resolve().parent.name}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None  # the name ends with .py
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look it up
+    try:
+        spec.loader.exec_module(module)
+        return module.STUDY
+    except Exception as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise InputError(f"{file}{line}: {type(error).__name__}: {error}") from error

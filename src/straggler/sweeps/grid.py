@@ -23,33 +23,22 @@ Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Cell:
-    """One experiment without its seed, the labels that place it in a table, and the source's numbers."""
+    """One experiment without its seed, and the labels that place it in a table."""
 
     labels: Mapping[str, Label]
     settings: Mapping[str, Any]
-    source: float | None = None
     measurements: tuple[str, ...] = ()  # beside the summary: names in sweeps.results.MEASUREMENTS
     seeds: int | None = None  # overrides the sweep's number of seeds
-    metric: str = "test_accuracy"  # the column of the summary that `source` is compared with
-    source_metrics: Mapping[str, float] = field(default_factory=dict)  # other numbers of the source by column
+    metric: str = "test_accuracy"  # the column of the summary that tables show
 
     @property
     def name(self) -> str:
-        """The cell's labels in one line, for messages."""
-        return ", ".join(str(value) for value in self.labels.values())
+        """The cell's labels in one line, such as `workers=2, policy=synchronous`, for messages."""
+        return ", ".join(f"{key}={value}" for key, value in self.labels.items())
 
     def experiment(self, seed: int) -> Experiment | Repetition:
         """Return the experiment of this cell with a seed."""
         return Experiment(**self.settings, seed=seed)
-
-
-class GridCell(Cell):
-    """A cell of a sweep's grid: its labels are the settings that vary."""
-
-    @property
-    def name(self) -> str:
-        """The settings that vary, such as `workers=2, policy=synchronous`."""
-        return ", ".join(f"{key}={value}" for key, value in self.labels.items())
 
 
 class ThroughputCell(Cell):
@@ -189,7 +178,7 @@ def check_grid(settings: Mapping[str, Any]) -> None:
                     raise InputError(f"{key} lists {value!r} twice. Use seeds = 2 to run everything twice")
 
 
-def expand_settings(settings: Mapping[str, Any], varying: Sequence[str]) -> Iterator[GridCell]:
+def expand_settings(settings: Mapping[str, Any], varying: Sequence[str]) -> Iterator[Cell]:
     """Yield a cell for every combination of the listed values."""
     alternatives = [
         label_values(value if isinstance(value, list) else [value]) for value in settings.values()
@@ -198,7 +187,7 @@ def expand_settings(settings: Mapping[str, Any], varying: Sequence[str]) -> Iter
     for combination in itertools.product(*alternatives):
         chosen = dict(zip(settings, combination, strict=True))
         labels = {key: chosen[key][0] if key in chosen else defaults[key] for key in varying}
-        yield GridCell(labels, {key: value for key, (_, value) in chosen.items()})
+        yield Cell(labels, {key: value for key, (_, value) in chosen.items()})
 
 
 def label_values(values: Sequence[Any]) -> list[tuple[Label, Any]]:

@@ -44,9 +44,7 @@ class SummaryStore:
         """Add a row for every cell of the run."""
         values = {key: value for key, value in row.items() if key not in SERIES}
         for cell in run.cells:
-            source = {"source": cell.source}
-            source |= {f"source_{metric}": value for metric, value in cell.source_metrics.items()}
-            first = {**cell.labels, "seed": run.seed, "value": row.get(cell.metric), **source, "id": run.id}
+            first = {**cell.labels, "seed": run.seed, "value": row.get(cell.metric), "id": run.id}
             # A budget that the sweep varies has the same name as the part that was used.
             named = {f"measured_{key}" if key in cell.labels else key: value for key, value in values.items()}
             self._new.append(first | {key: value for key, value in named.items() if key not in first})

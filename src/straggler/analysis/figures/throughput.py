@@ -34,7 +34,7 @@ def build_speedup_figure(frame: pl.DataFrame) -> FigureSpec:
         for colour, method in enumerate(cluster["method"].unique(maintain_order=True)):
             mine = cluster.filter(method=method)
             found = [mean_interval(mine.filter(workers=size)["speedup"].to_numpy()) for size in sizes]
-            means, halves = [one.mean for one in found], [one.bar for one in found]
+            means, halves = [one.mean for one in found], [one.half if one.is_shown else 0.0 for one in found]
             marks.append(Line(sizes, means, method, colour, marker="circle", error=(halves, halves)))
         label = "" if panels else "speed-up (batches per mean batch time)"
         panels.append(Panel(marks, Axis("workers", "log2"), Axis(label, "log2"), title=str(name)))
