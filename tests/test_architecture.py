@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,42 +21,34 @@ from straggler.timing import DELAYS
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "straggler"
 
-# Layers from the bottom to the top. An entry is a package or a module, and the longest matching entry counts.
-# The modules of an entry may import each other and everything in the layers below.
-LEVELS = [
-    {"config.imports", "config.fingerprints"},
-    {
-        "config.registry",
-        "core.randomness",
-        "algorithms.references",
-        "running.allocator",
-        "running.atomic_files",
-    },
-    {"core"},
-    {"timing", "problems", "record"},
-    {"algorithms", "config.custom", "engines"},
-    {"running.checkpoints", "running.evaluation", "running.recorder"},
-    {"config.settings"},
-    {"running.convergence"},
-    {"running.observer", "config.fields"},
-    {"running.checkpointer"},
-    {"experiment"},
-    {"running.runner", "running.simulation"},
-    {"timing.throughput"},
-    {"timing.clusters"},
-    {"analysis", "running.landscape", "running.progress", "running.replay", "timing.calibration"},
-    {"config.listing", "sweeps", "web", "running.component_checks"},
-    {"reproduction"},
-    {"cli"},
-    {"__main__"},
+# Layers from the bottom to the top. A module may import the layers below its own. Each text is a unit of
+# packages or modules, which may also import each other; units of one layer may not. The longest name counts.
+LAYERS = [
+    [
+        "config.imports config.fingerprints config.registry",
+        "record",
+        "running.allocator running.atomic_files running.signals",
+    ],
+    ["core"],
+    ["timing", "problems"],
+    ["algorithms", "engines"],
+    ["config"],
+    ["experiment"],
+    ["running timing.throughput timing.clusters timing.calibration"],
+    ["analysis"],
+    ["sweeps", "web", "config.listing"],
+    ["reproduction"],
+    ["cli"],
+    ["__main__"],
 ]
-LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}
-# Exceptions: Experiment.run is a shortcut for the function that runs it, and imports it when it is called.
-SIBLINGS: dict[tuple[str, str], set[str]] = {("experiment", "running.runner"): {"run_experiment"}}
-ONLY: dict[str, set[str]] = {
+UNITS = {name: names for layer in LAYERS for names in layer for name in names.split()}
+LEVEL = {names: level for level, layer in enumerate(LAYERS) for names in layer}
+# Experiment.run is a shortcut for the function that runs an experiment, and imports it when it is called.
+EXCEPTIONS = {("experiment", "running.runner"), ("experiment", "running.observer")}
+ONLY: dict[str, set[str]] = {  # these units import nothing else from this package
     "analysis": {"algorithms", "config.registry", "record", "running.atomic_files"},
     "record": set(),
-}  # these import nothing else from this package
+}
 
 ALGORITHMS = ("algorithms.policies", "algorithms.corrections", "algorithms.optimizers")
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "helper", "manager", "misc"}
@@ -103,37 +95,32 @@ def roots(path: Path) -> set[str]:
     return {module.split(".")[0] for module, _ in imports(path.read_text())}
 
 
-def unit(module: str) -> str:
-    """Return the longest entry of LEVELS that matches the module."""
+def find_longest(module: str, names: Collection[str]) -> str | None:
+    """Return the longest of the names that the module is, or is in."""
     parts = module.split(".")
-    names = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
-    return next((name for name in names if name in LEVEL), parts[0])
+    prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    return next((prefix for prefix in prefixes if prefix in names), None)
 
 
 def find_violations(module: str, source: str) -> list[str]:
     """Return a message for each import that breaks a rule."""
-    own = unit(module)
-    found = [
-        f"{module} uses the relative import {path}; write it in full"
-        for path, _ in imports(source)
-        if path[0] == "."
-    ]
-    for target, name in our_imports(source):
-        other = unit(target)
-        if other == own:
-            continue
-        if other not in LEVEL:
+    unit = UNITS[find_longest(module, UNITS) or ""]
+    found = [f"{module} imports {path}: use the full name" for path, _ in imports(source) if path[0] == "."]
+    for target, _ in our_imports(source):
+        name = find_longest(target, UNITS)
+        if name is None:
             found.append(f"{module} imports {target or 'straggler'}, which has no layer")
-        elif own in ONLY and other not in ONLY[own]:
+        elif UNITS[name] == unit or (module, target) in EXCEPTIONS:
+            continue
+        elif unit in ONLY and find_longest(target, ONLY[unit]) is None:
             found.append(f"{module} may not import {target}")
-        elif LEVEL[other] >= LEVEL[own] and name not in SIBLINGS.get((own, other), ()):
-            found.append(f"{module} imports {name} from {target}, which is not in a lower layer")
+        elif LEVEL[UNITS[name]] >= LEVEL[unit]:
+            found.append(f"{module} imports {target}, which is not in a lower layer")
     return found
 
 
-def test_every_module_has_a_level() -> None:
-    packages = {"config", "running"}  # their modules have separate layers
-    assert {unit(module) for module in MODULES if module} <= set(LEVEL) | packages
+def test_every_module_has_a_layer() -> None:
+    assert not [module for module in MODULES if module and find_longest(module, UNITS) is None]
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module])
