@@ -5,7 +5,7 @@ import subprocess
 import sys
 import textwrap
 from functools import partial
-from importlib import import_module
+from importlib import import_module, reload
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +221,18 @@ def test_a_fingerprint_depends_on_the_syntax_and_not_on_layout_comments_or_pytho
     plain, commented, edited = (fingerprint(import_module(f"{name}_source").compute) for name in sources)
     assert plain == commented != edited
     assert plain == "2209779855bb", "the same in every version of Python"
+
+
+def test_a_module_that_is_edited_and_imported_again_has_another_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "edited_twice.py").write_text("def compute(x):\n    return x + 1\n")
+    module = import_module("edited_twice")
+    first = fingerprint(module.compute)
+    (tmp_path / "edited_twice.py").write_text("def compute(x):\n    return x + 1000\n")
+    assert fingerprint(reload(module).compute) != first
 
 
 def test_tied_weights_and_equal_weights_have_different_fingerprints() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from straggler.problems.downloads.cache import cache_folder, inspect_cache, load_published
+from straggler.problems.downloads.cache import data_cache_folder, inspect_cache, load_published
 from straggler.problems.downloads.formats import ARRAYS
 from straggler.problems.downloads.sources import DataError
 from tiny_data import TINY, Fake, Wrong, empty, flip, leftovers, same, truncate, write_idx
@@ -165,12 +165,12 @@ def test_two_processes_fetch_a_data_set_once(cache, tmp_path):
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("STRAGGLER_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "straggler"
+    assert data_cache_folder() == tmp_path / "straggler"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "straggler"
+    assert data_cache_folder() == tmp_path / ".cache" / "straggler"
     monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "x"))
-    assert cache_folder() == tmp_path / "x"
+    assert data_cache_folder() == tmp_path / "x"
 
 
 def test_the_status_reports_a_damaged_cache(cache):

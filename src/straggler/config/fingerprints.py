@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
 INSTALLED += (Path(__file__).absolute().parents[1],)  # this package, wherever it is
 SIMPLE = str | int | float | complex | bytes | type(None) | type(Ellipsis)
+DOCUMENTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def fingerprint(*things: Any) -> str:
@@ -31,12 +32,12 @@ def fingerprint(*things: Any) -> str:
     has their versions. Without source (code typed into an interpreter), bytecode counts instead.
     """
     digest = hashlib.sha256()
-    for part in flatten(things, {}):
+    for part in flatten_object(things, {}):
         digest.update(len(part).to_bytes(8) + part)
     return digest.hexdigest()[:12]
 
 
-def flatten(thing: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
+def flatten_object(thing: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
     """Yield everything an object consists of. An object met before (tied weights) is only its number."""
     yield type(thing).__qualname__.encode()
     if isinstance(thing, SIMPLE):
@@ -50,7 +51,7 @@ def flatten(thing: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
                 return
             seen[id(thing)] = (len(seen), thing)  # keeps the object alive, so that its id stays unique
         for part in list_parts(thing):
-            yield from flatten(part, seen)
+            yield from flatten_object(part, seen)
 
 
 def list_parts(thing: Any) -> Iterable[Any]:
@@ -133,6 +134,7 @@ def list_pickled_parts(thing: Any) -> Iterable[Any]:
 
 def find_source(code: CodeType) -> str | None:
     """Return the source of a function without comments and docstrings, or None if it is unknown."""
+    linecache.checkcache(code.co_filename)  # the file may have been edited and imported again
     found = index_functions("".join(linecache.getlines(code.co_filename)))
     sources = found.get((code.co_firstlineno, code.co_name), [])
     return sources[0] if len(sources) == 1 else None  # two lambdas may share a line
@@ -147,9 +149,7 @@ def index_functions(text: str) -> dict[tuple[int, str], list[str]]:
         return {}
     found: dict[tuple[int, str], list[str]] = {}
     for node in nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(
-            node
-        ):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node):
             node.body = node.body[1:] or [ast.Pass()]
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):

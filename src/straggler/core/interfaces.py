@@ -35,7 +35,6 @@ class Problem(Protocol):
 
     samples: int  # size of the training set: one epoch
     classes: tuple[str, ...]  # names; empty for a regression
-    is_lazy: bool  # whether reading the training set may be slow
 
     def initial_model(self) -> tuple[Tensor, Tensor]:
         """Return the first model and its buffers."""

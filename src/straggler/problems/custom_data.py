@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from straggler.config.fingerprints import fingerprint
 from straggler.config.registry import CUSTOM_MARK
@@ -39,7 +40,7 @@ class CustomData:
             self.fingerprint = fingerprint(*arrays)
         elif len(parts) == 2:
             self.train, self.test = DatasetExamples(parts[0]), DatasetExamples(parts[1])
-            self.fingerprint = fingerprint(*parts)
+            self.fingerprint = fingerprint(*parts, [len(part) for part in parts])
         else:
             raise ValueError(
                 f"Custom data must be (train, test) or (inputs, labels, test_inputs, test_labels), "
@@ -58,8 +59,8 @@ class CustomData:
 
     @property
     def is_lazy(self) -> bool:
-        """Whether reading the training set may be slow."""
-        return self.train.is_lazy
+        """Whether reading the training set runs code of the user, which may be slow."""
+        return isinstance(self.train, DatasetExamples) and type(self.train.dataset) is not TensorDataset
 
     def load(self, folder: Path | None, report: ReportFunction) -> Self:
         """Return itself: custom data need no download."""

@@ -23,10 +23,6 @@ class Examples(Protocol):
     """Samples that can be fetched by number."""
 
     @property
-    def is_lazy(self) -> bool:
-        """Whether fetching a sample runs code of the user, which may read files or be slow."""
-
-    @property
     def known_labels(self) -> Labels | None:
         """The labels, if they are known without fetching the samples."""
 
@@ -54,7 +50,6 @@ class ArrayExamples:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     augment: bool = False
-    is_lazy: bool = False
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -65,9 +60,8 @@ class ArrayExamples:
         inputs = self.inputs[chosen]
         if self.augment and generator is not None:
             inputs = crop_and_flip(inputs, generator())
-        return self._normalise(torch.from_numpy(inputs)), torch.from_numpy(
-            np.asarray(self.known_labels[chosen])
-        )
+        targets = torch.from_numpy(np.asarray(self.known_labels[chosen]))
+        return self._normalise(torch.from_numpy(inputs)), targets
 
     def _normalise(self, inputs: Tensor) -> Tensor:
         if inputs.dtype != torch.uint8:
@@ -98,7 +92,6 @@ class DatasetExamples:
                 "Pass the Dataset itself (not a DataLoader), or tensors"
             )
         self.dataset = dataset
-        self.is_lazy = type(dataset) is not TensorDataset
 
     @property
     def known_labels(self) -> Labels | None:
@@ -155,7 +148,6 @@ class ExampleSubset:
 
     def __init__(self, examples: Examples, chosen: Sequence[int] | NDArray[np.int64]) -> None:
         self.examples, self.chosen = examples, np.asarray(chosen)
-        self.is_lazy = examples.is_lazy
 
     @property
     def known_labels(self) -> Labels | None:

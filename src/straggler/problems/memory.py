@@ -6,4 +6,5 @@ MAX_NUMBERS = 2**31  # in one array: 8 GB in single precision
 def check_size(text: str, numbers: int) -> None:
     """Raise if a setting asks for an array that is too large."""
     if numbers > MAX_NUMBERS:
-        raise ValueError(f"{text} needs {numbers:.3g} numbers, the limit is 2^31 ({MAX_NUMBERS:.3g})")
+        rule = f"the limit is 2^31 ({MAX_NUMBERS * 4 / 2**30:g} GB in single precision)"
+        raise ValueError(f"{text} needs an array of {numbers:.3g} numbers; {rule}. Use smaller settings")

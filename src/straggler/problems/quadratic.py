@@ -29,7 +29,6 @@ class QuadraticProblem:
     """Worker i minimises ½ Σⱼ λⱼ (xⱼ − bᵢⱼ)² with noisy gradients; the optimum of all is mean(bᵢ)."""
 
     classes: tuple[str, ...] = ()
-    is_lazy = False
 
     def __init__(self, shape: QuadraticData, workers: int, batch_size: int, seed: int) -> None:
         dimension = shape.dimension
@@ -77,7 +76,6 @@ class NullProblem:
     """A problem whose gradients cost nothing, to measure or simulate everything else."""
 
     classes: tuple[str, ...] = ()
-    is_lazy = False
     samples = 10**9  # no epoch ends
 
     def __init__(self, size: int = 1) -> None:

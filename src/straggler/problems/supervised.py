@@ -76,7 +76,7 @@ class SupervisedProblem:
         if validation is not None:
             self.splits["validation"] = validation
         self.parts, self.batch_size, self.seed = parts, batch_size, seed
-        self.samples, self.is_lazy = len(train), train.is_lazy
+        self.samples = len(train)
         self._prepare()
         self.classes = self._count_outputs() if classes is None else classes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from straggler.problems.datasets import DataSet, ImageDataSet
-from straggler.problems.downloads.cache import cache_folder, inspect_cache
+from straggler.problems.downloads.cache import data_cache_folder, inspect_cache
 from straggler.problems.downloads.formats import Array
 from straggler.record import Record
 from straggler.running.atomic_files import write_text_atomically
@@ -21,7 +21,7 @@ def pack_dataset(dataset: DataSet, folder: Path | None) -> PackedData | None:
     if not isinstance(dataset, ImageDataSet):
         return None
     dataset.load(folder)
-    files = sorted((cache_folder() / dataset.published.name).glob("*.npy"))
+    files = sorted((data_cache_folder() / dataset.published.name).glob("*.npy"))
     return {file.name: np.fromfile(file, np.uint8) for file in files}
 
 

@@ -40,7 +40,7 @@ class DataSetStatus:
     problem: str = ""
 
 
-def cache_folder() -> Path:
+def data_cache_folder() -> Path:
     """Return `STRAGGLER_CACHE`, else `straggler` in the user's cache folder."""
     if path := os.environ.get("STRAGGLER_CACHE"):
         return Path(path).expanduser()
@@ -58,7 +58,7 @@ def load_published(
     if folder is not None and not folder.is_dir():
         raise DataError(f"{folder} is not a folder. Pass an existing folder with --data (or STRAGGLER_DATA)")
     try:
-        return open_arrays(published, cache_folder() / published.name)
+        return open_arrays(published, data_cache_folder() / published.name)
     except DataError:
         pass
     try:
@@ -66,7 +66,7 @@ def load_published(
             return fetch_published(published, sources, folder, report)
     except OSError as error:
         remedy = "Set STRAGGLER_CACHE to a writable folder with enough space"
-        problem = f"Cannot write to the cache {cache_folder()}: {error.strerror or error}"
+        problem = f"Cannot write to the cache {data_cache_folder()}: {error.strerror or error}"
         raise DataError(f"{problem}. {remedy}") from None
 
 
@@ -74,7 +74,7 @@ def fetch_published(
     published: PublishedData, sources: Sequence[Source], folder: Path | None, report: ReportFunction
 ) -> dict[str, Array]:
     """Fill the cache and return its arrays. The caller holds the lock."""
-    name, place = published.name, cache_folder() / published.name
+    name, place = published.name, data_cache_folder() / published.name
     try:
         return open_arrays(published, place)  # another process may have fetched the data meanwhile
     except DataError as error:
@@ -100,11 +100,11 @@ def fetch_published(
 
 def store_from_source(published: PublishedData, source: Source, report: ReportFunction) -> None:
     """Fetch and verify the files of one source, and move the arrays into the cache in one step."""
-    place = cache_folder() / published.name
-    for stale in cache_folder().glob(f".{published.name}-*.partial"):  # left by a killed process
+    place = data_cache_folder() / published.name
+    for stale in data_cache_folder().glob(f".{published.name}-*.partial"):  # left by a killed process
         shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(
-        prefix=f".{published.name}-", suffix=".partial", dir=cache_folder()
+        prefix=f".{published.name}-", suffix=".partial", dir=data_cache_folder()
     ) as workspace:
         files, ready = Path(workspace, "files"), Path(workspace, "ready")
         files.mkdir()
@@ -123,8 +123,8 @@ def store_from_source(published: PublishedData, source: Source, report: ReportFu
 @contextmanager
 def lock_cache(name: str, report: ReportFunction) -> Iterator[None]:
     """Hold a lock while fetching a data set, so that other processes wait for it."""
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    lock = FileLock(cache_folder() / f".{name}.lock")
+    data_cache_folder().mkdir(parents=True, exist_ok=True)
+    lock = FileLock(data_cache_folder() / f".{name}.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -138,7 +138,7 @@ def lock_cache(name: str, report: ReportFunction) -> Iterator[None]:
 
 def inspect_cache(published: PublishedData) -> DataSetStatus:
     """Return the status of a published data set in the cache; all its checksums are verified."""
-    place, problem, source = cache_folder() / published.name, "", ""
+    place, problem, source = data_cache_folder() / published.name, "", ""
     try:
         open_arrays(published, place)
     except DataError as error:
