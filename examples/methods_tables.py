@@ -4,8 +4,8 @@ from pathlib import Path
 
 import polars as pl
 from rich.console import Console
-
 from straggler.analysis.comparison_figures import error_against_workers
+
 from straggler.analysis.tables import build_table, error_rows, fill_section, format_markdown_table
 
 RESULTS = Path("results/methods")

@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from straggler import Experiment, Record
-from straggler.analysis.comparison_figures import comparison_figure
+from straggler.analysis.figures.comparison import build_comparison_figure
+from straggler.analysis.figures.matplotlib_renderer import write_figure
 from straggler.analysis.tables import compare_records
 from straggler.running.progress import ProgressBar
 
@@ -41,7 +42,7 @@ for name, (method, lr) in rates.items():
     with ProgressBar(console, name) as bar:
         records[name] = experiment.run(arguments.out, progress=bar.update, report=bar.say)
 
-figure = comparison_figure(records, TARGET, arguments.out / "one_slow_worker.png")
+figure = write_figure(build_comparison_figure(records, TARGET), arguments.out / "one_slow_worker.png")
 console.print(
     "\nLeNet-5 on Fashion-MNIST, 8 workers, worker 0 five times slower, the same virtual time for both:"
 )

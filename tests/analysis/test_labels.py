@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from figure_testing import copy_with
 
-from straggler.analysis.labels import group_seeds, label_runs, name_method, name_runs
+from straggler.analysis.labels import group_seeds, label_settings, name_method, name_runs
 from straggler.record import Record
 
 pytest_plugins = ["figure_testing"]
@@ -15,7 +15,7 @@ PLAIN = {"policy": "asynchronous", "correction": "none", "optimizer": "sgd", "wo
 
 
 def label(*changes: dict[str, Any]) -> list[str]:
-    return label_runs([PLAIN | change for change in changes])
+    return label_settings([PLAIN | change for change in changes])
 
 
 def test_the_method_names_a_run() -> None:

@@ -12,7 +12,7 @@ from straggler.algorithms.methods import METHODS
 from straggler.config.registry import InputError
 from straggler.experiment import Experiment
 from straggler.record import Record
-from straggler.web.gallery import partition_counts
+from straggler.web.gallery import count_partition
 from straggler.web.playground import (
     build_experiment,
     list_choices,
@@ -104,7 +104,7 @@ def test_story_synchronous_waits(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_story_data_split_by_label(tmp_path: Path) -> None:
     record = run_story_settings(tmp_path, partition="label", delay=["constant(9, workers=[0])"])
-    counted = partition_counts(RunFacts(record.path))
+    counted = count_partition(RunFacts(record.path))
     assert counted is not None
     classes, counts = counted
     recalls = {name: scores["recall"] for name, scores in record.summary["classes"].items()}

@@ -21,4 +21,4 @@ def test_printed_timelines_share_one_legend(runs: dict[str, Path]) -> None:
     ticks = next(axes for axes in curves.axes if "staleness" in axes.get_xlabel()).get_xticks()
     assert all(float(tick).is_integer() for tick in ticks)
     entries = [text.get_text() for text in curves.axes[0].get_legend().get_texts()]
-    assert entries == ["asgd", "ssgd", "k-sync"]
+    assert entries == ["ssgd", "asgd", "k-sync"]

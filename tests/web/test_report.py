@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import torch
 
+from straggler.analysis.labels import label_runs, name_runs
 from straggler.cli.pages import report
 from straggler.config.registry import InputError
 from straggler.experiment import Experiment
 from straggler.record import Record, RecordError
-from straggler.web.gallery import named
 from straggler.web.report import build_summary_rows, describe_rerun, dump_json, render_html_report
 from straggler.web.report import report as write_report
-from straggler.web.run_facts import RunFacts, label_runs
+from straggler.web.run_facts import RunFacts
 
 
 def test_copies_of_a_run_count_once(runs: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(runs["asgd"], tmp_path / runs["asgd"].name)
     both = [RunFacts(runs["asgd"]), RunFacts(tmp_path / runs["asgd"].name)]
-    assert len(named(both)[0]) == 2 and [row[1] for row in build_summary_rows(both)] == ["1"]
+    assert len(name_runs(both)) == 1 and [row[1] for row in build_summary_rows(both)] == ["1"]
     report([str(runs["asgd"]), str(runs["asgd"])], tmp_path / "one.md")
     assert (tmp_path / "one.md").read_text().count("straggler run") == 1
 

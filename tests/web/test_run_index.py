@@ -73,7 +73,7 @@ def test_invalid_calibration_costs_only_its_figure(tmp_path: Path) -> None:
     for calibration in (empty | {"predicted": empty["measured"]}, [], {}, None, 3):
         (run / "calibration.json").write_text(json.dumps(calibration))
         page = json.loads(RunIndex(tmp_path, tmp_path).render_runs([run.name], complete=True))
-        assert "no picture of the calibration" in page["problems"][0]
+        assert "no figure of calibration" in page["problems"][0]
         assert {"loss", "staleness"} <= {figure["name"] for figure in page["figures"]}
 
 
@@ -158,7 +158,7 @@ def test_new_parts_of_a_running_run_are_read(tmp_path: Path) -> None:
     index = RunIndex(tmp_path, tmp_path)
 
     def seen() -> list[int]:
-        return index.open_run("run")[1].arrivals["index"].to_list()
+        return index.open_run("run")[1].jobs["index"].to_list()
 
     with Recorder(tmp_path / "run", text, ["straggler"]) as recorder:
         assert seen() == []

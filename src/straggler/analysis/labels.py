@@ -71,7 +71,7 @@ def remove_optimizer_settings(text: str) -> str:
 
 def shorten_custom(text: str) -> str:
     """Return a custom component's class name and arguments, without its module and fingerprint."""
-    return re.sub(r"\s*\[(?:given|custom) [^\]]*\]|[\w./\\-]+:(?=[A-Za-z_])", "", text)
+    return re.sub(r"\s*\[(?:given|custom) [^\]]*\]|(?<![\w'\"])[\w./\\-]+:(?=[A-Za-z_])", "", text)
 
 
 def expand_settings(settings: Settings) -> dict[str, Any]:
@@ -115,8 +115,8 @@ def format_setting(key: str, value: Any) -> str:
     return text if isinstance(value, str | list) else f"{words} {text}"
 
 
-def label_runs(every: Sequence[Settings], hidden: Sequence[str] = ()) -> list[str]:
-    """Return a label for each run; runs that differ only in their seed have the same."""
+def label_settings(every: Sequence[Settings], hidden: Sequence[str] = ()) -> list[str]:
+    """Return a label for the settings of each run, except what `hidden` names."""
     expanded = [expand_settings(settings) for settings in every]
     labels = [[name_method(settings)] for settings in every]
     for key, methods in find_differences(every, hidden).items():
@@ -128,13 +128,18 @@ def label_runs(every: Sequence[Settings], hidden: Sequence[str] = ()) -> list[st
     return [", ".join(label) for label in labels]
 
 
+def label_runs(runs: Sequence[RunData]) -> list[str]:
+    """Return a label for each run; runs that differ only in their seed have the same."""
+    return label_settings([run.settings for run in runs])
+
+
 def group_seeds(runs: Sequence[R], hidden: Sequence[str] = ()) -> dict[str, list[R]]:
     """Group runs that differ only in their seed and in `hidden` settings, by their labels.
 
     Numbers are sorted by size. Copies of a run count once.
     """
     every = [run.settings for run in runs]
-    labels, keys = label_runs(every, hidden), [*find_differences(every, hidden), *hidden, "seed"]
+    labels, keys = label_settings(every, hidden), [*find_differences(every, hidden), *hidden, "seed"]
     expanded = [expand_settings(settings) for settings in every]
     names = [*METHODS, *sorted({name_method(settings) for settings in every} - METHODS.keys())]
     place = [names.index(name_method(settings)) for settings in every]

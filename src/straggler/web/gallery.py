@@ -1,4 +1,4 @@
-"""All pictures of some runs, in the order in which one wants to see them."""
+"""The figures of runs on pages and in reports, in the order in which they appear."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,129 +9,151 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from straggler.analysis.figures.classes import (
+    build_class_figure,
+    build_confusion_figure,
+    build_partition_figure,
+)
+from straggler.analysis.figures.curves import build_curve_figure, build_norm_figure, build_staleness_curve
+from straggler.analysis.figures.description import FigureSpec
+from straggler.analysis.figures.landscape import build_landscape_figure
+from straggler.analysis.figures.staleness import (
+    build_calibration_figure,
+    build_gap_distribution,
+    build_staleness_figure,
+    build_worker_figure,
+)
+from straggler.analysis.figures.timeline import build_timeline_figure
+from straggler.analysis.labels import group_seeds, name_runs
 from straggler.experiment import Experiment
 from straggler.problems.datasets import DataSet, Mixture
 from straggler.problems.downloads.sources import DataError
 from straggler.problems.partitions import count_classes
 from straggler.problems.supervised import SupervisedProblem
 from straggler.record import RecordError
-from straggler.web import staleness
-from straggler.web.calibration import calibration
-from straggler.web.classes import by_class, confusion, partition
-from straggler.web.curves import curves
-from straggler.web.figure import Figure
-from straggler.web.run_facts import RunFacts, label_runs
-from straggler.web.timeline import timeline
-from straggler.web.trajectory import trajectory
+from straggler.web.run_facts import RunFacts, format_command
 
 T = TypeVar("T")
-READING = (OSError, RecordError, pl.exceptions.PolarsError)
-MOST_IN_DETAIL = 8  # runs of which each has pictures of its own
-MOST_NUMBERS = 20_000_000  # of data that are made on the spot
-MOST_COLUMNS = 200  # workers in the picture of the data
+BUILD_ERRORS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, OSError, RecordError)
+MAX_DETAILED = 8  # runs with figures of their own, and settings in figures of arrivals
+MAX_GENERATED_NUMBERS = 20_000_000  # of a data set that is generated to count its classes
+MAX_PARTITION_WORKERS = 200
+Groups = Mapping[str, Sequence[RunFacts]]
+PATH_NOTE = (
+    "The weights at the snapshots, projected on the two directions in which they vary most (PCA). Heights "
+    "and colours are losses on a logarithmic scale. Turn the figure with the mouse."
+)
 
 
-def named(runs: Sequence[RunFacts]) -> tuple[dict[str, RunFacts], list[str]]:
-    """Runs by a name that is theirs alone, and the group (all but the seed alike) that each belongs to."""
-    groups = label_runs(runs)
-    several = {group for group in groups if groups.count(group) > 1}
-    names = [
-        f"{group}, seed {run.settings.get('seed')}" if group in several else group
-        for run, group in zip(runs, groups, strict=True)
+def build_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
+    """Build all figures of a report."""
+    groups, named = group_seeds(runs), name_runs(runs)
+    settings, few = take_first(groups), take_first(named)
+    parts = {name: counts for name, run in few.items() if (counts := count_partition(run)) is not None}
+    folders = [run.path for run in few.values()]
+    figures = [
+        limit_note(try_building(runs, "classes", lambda: build_class_figure(settings)), groups, "settings"),
+        limit_note(try_building(runs, "confusion", lambda: build_confusion_figure(few)), named),
+        limit_note(try_building(runs, "partition", lambda: build_partition_figure(parts)), named),
+        try_building(runs, "calibration", lambda: build_calibration_figure(folders)),
+        limit_note(try_building(runs, "path of the weights", lambda: build_path_figure(few, groups)), named),
     ]
-    pairs = enumerate(zip(names, runs, strict=True), 1)
-    unique = [name if names.count(name) == 1 else f"{name} ({run.id}, {n})" for n, (name, run) in pairs]
-    return dict(zip(unique, runs, strict=True)), groups
+    return build_live_gallery(runs) + [figure for figure in figures if figure is not None]
 
 
-def gallery(runs: Sequence[RunFacts]) -> list[Figure]:
-    """Everything a report shows."""
-    everyone, _ = named(runs)
-    few = dict(list(everyone.items())[:MOST_IN_DETAIL])
-    summaries = {name: run.summary for name, run in few.items()}
-    parts = {name: found for name, run in few.items() if (found := partition_counts(run)) is not None}
-    attempts: dict[str, Callable[[], Figure | None]] = {
-        "the classes": lambda: by_class(summaries),
-        "the confusion": lambda: confusion(summaries),
-        "the data": lambda: partition(parts),
-        "the calibration": lambda: calibration(few),
-        "the way of the weights": lambda: trajectory(few),
-    }
-    pictures = [attempted(runs, what, build) for what, build in attempts.items()]
-    there = [picture for picture in pictures if picture is not None]
-    return live_gallery(runs) + of_the_first(there, len(runs))
+def build_live_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
+    """Build the figures that change during a run; this is fast enough to repeat every second."""
+    groups, named = group_seeds(runs), name_runs(runs)
+    figures = [
+        try_building(runs, metric, lambda metric=metric: build_curve_figure(metric, groups, training=False))  # type: ignore[misc]
+        for metric in ("accuracy", "loss")
+    ]
+    with_jobs = {name: run for name, run in take_first(named).items() if len(run.jobs)}
+    if with_jobs:
+        settings = take_first(groups)
+        for what, build in {
+            "staleness": build_staleness_figure,
+            "staleness over time": build_staleness_curve,
+            "gap": build_gap_distribution,
+            "norms": build_norm_figure,
+        }.items():
+            figure = try_building(runs, what, lambda build=build: build(settings))  # type: ignore[misc]
+            figures.append(limit_note(figure, groups, "settings"))
+        workers = try_building(runs, "timeline", lambda: build_worker_figures(with_jobs)) or []
+        figures[4:4] = [limit_note(figure, named) for figure in workers]
+    return [figure for figure in figures if figure is not None]
 
 
-def of_the_first(figures: Sequence[Figure], runs: int) -> list[Figure]:
-    """Pictures that say so if they leave runs out."""
-    if runs <= MOST_IN_DETAIL:
-        return list(figures)
-    said = only_first(MOST_IN_DETAIL, runs)
-    return [replace(figure, note=f"{figure.note} {said}") for figure in figures]
+def build_worker_figures(runs: Mapping[str, RunFacts]) -> list[FigureSpec]:
+    """Build a timeline per run; of a single run, also the gradients of its workers."""
+    figures = []
+    for name, run in runs.items():
+        timeline = build_timeline_figure(run, run.events, run.status == "running")
+        if len(runs) == 1:
+            return [timeline, build_worker_figure(run)]
+        figures.append(replace(timeline, name=f"timeline-{run.id}", title=f"{timeline.title}: {name}"))
+    return figures
 
 
-def only_first(shown: int, runs: int) -> str:
-    return f"Only the first {shown} of {runs} runs are shown."
+def build_path_figure(runs: Mapping[str, RunFacts], groups: Groups) -> FigureSpec | None:
+    """Build the paths of the weights in three dimensions, on the surface of a cached landscape."""
+    if not any((run.path / "snapshots.safetensors").is_file() for run in runs.values()):
+        return None
+    from straggler.running.landscape import find_trajectories  # takes a second to import
+
+    first = next(iter(runs.values()))
+    found = find_trajectories({name: run.record for name, run in runs.items()}, first.problems.append)
+    if found is None:
+        return None
+    positions = {run.id: position for position, group in enumerate(groups.values()) for run in group}
+    colours = {name: positions.get(run.id, 0) for name, run in runs.items()}
+    figure = build_landscape_figure(found.points, found.plane.explained, found.samples, "3d", colours)
+    note = f"{figure.caption}. {PATH_NOTE}"
+    problems = {(run.settings.get("dataset"), run.settings.get("model")) for run in runs.values()}
+    if found.points.filter(kind="grid").is_empty() and len(problems) == 1:
+        command = format_command(["straggler", "landscape", *(run.id for run in runs.values())])
+        note += f" For the surface of the loss around the paths, run {command} and reload."
+    return replace(figure, name="trajectory", title="Path of the weights", note=note, caption="")
 
 
-def attempted(runs: Sequence[RunFacts], what: str, build: Callable[[], T]) -> T | None:
-    """What is built, or None and a remark: a record may hold anything, and the rest is still shown."""
+def take_first(named: Mapping[str, T]) -> dict[str, T]:
+    return dict(list(named.items())[:MAX_DETAILED])
+
+
+def limit_note(
+    figure: FigureSpec | None, every: Mapping[str, object], what: str = "runs"
+) -> FigureSpec | None:
+    """Add a sentence to the note if the figure leaves some out."""
+    if figure is None or len(every) <= MAX_DETAILED:
+        return figure
+    return figure.with_note(f"Only the first {MAX_DETAILED} of {len(every)} {what} are shown.")
+
+
+def try_building(runs: Sequence[RunFacts], what: str, build: Callable[[], T]) -> T | None:
+    """Build a figure; if the record has unexpected content, add a problem instead."""
     try:
         return build()
-    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, *READING) as error:
-        runs[0].problems.append(f"no picture of {what}: {type(error).__name__} {str(error)[:200]}")
+    except (*BUILD_ERRORS, pl.exceptions.PolarsError) as error:
+        runs[0].problems.append(f"no figure of {what}: {type(error).__name__} {str(error)[:200]}")
         return None
 
 
-def live_gallery(runs: Sequence[RunFacts]) -> list[Figure]:
-    """What changes while a run goes on: cheap enough to be drawn again every second."""
-    everyone, groups = named(runs)
-    tables = {name: run.curve for name, run in everyone.items()}
-    clock = runs[0].clock if len({run.clock for run in runs}) == 1 else "time (s)"
-    figures = attempted(runs, "the curves", lambda: curves(tables, clock, groups)) or []
-    few = {name: run for name, run in list(everyone.items())[:MOST_IN_DETAIL] if len(run.arrivals)}
-    arrivals = {name: run.arrivals for name, run in few.items()}
-    if not arrivals:
-        return figures
-    more = attempted(runs, "the arrivals", lambda: of_arrivals(few, arrivals, clock))
-    return figures + of_the_first(more or [], len(runs))
-
-
-def of_arrivals(
-    runs: Mapping[str, RunFacts], arrivals: Mapping[str, pl.DataFrame], clock: str
-) -> list[Figure]:
-    first = [staleness.staleness(arrivals), staleness.over_time(arrivals, clock)]
-    bars = [bar for name, run in runs.items() for bar in per_run(name, run, len(runs) == 1)]
-    return [*first, *bars, staleness.gaps(arrivals), staleness.norms(arrivals, clock)]
-
-
-def per_run(name: str, run: RunFacts, alone: bool) -> list[Figure]:
-    """Pictures of one run's workers."""
-    live = run.status == "running"
-    when = timeline(run.arrivals, run.clock, run.events, live)
-    if alone:
-        return [when, staleness.workers(run.arrivals)]
-    return [Figure(**vars(when) | {"name": f"timeline-{run.id}", "title": f"{when.title}: {name}"})]
-
-
-def partition_counts(run: RunFacts) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
-    """Samples by worker and class, dealt again as the run did; nothing is fetched for it."""
-    if run.experiment is None or is_huge(run.experiment):
+def count_partition(run: RunFacts) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
+    """Return the samples by worker and class as the run had them, without downloading anything."""
+    if run.experiment is None:
+        return None
+    data = run.experiment.dataset
+    if isinstance(data, Mixture) and data.samples * data.features > MAX_GENERATED_NUMBERS:
         return None
     keys = ("dataset", "partition", "workers", "seed", "validation")
-    return counted(*(str(getattr(run.experiment, key)) for key in keys))
-
-
-def is_huge(experiment: Experiment) -> bool:
-    """Whether dealing the data again would take more memory than a picture is worth."""
-    data = experiment.dataset
-    return isinstance(data, Mixture) and data.samples * data.features > MOST_NUMBERS
+    return count_samples_by_class(*(str(getattr(run.experiment, key)) for key in keys))
 
 
 @lru_cache(maxsize=64)
-def counted(
+def count_samples_by_class(
     dataset: str, partition: str, workers: str, seed: str, validation: str
 ) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
+    """Partition a data set that is in the cache, and count the classes of each worker."""
     try:
         experiment = Experiment(
             dataset=dataset,
@@ -141,12 +163,12 @@ def counted(
             seed=int(seed),
             validation=float(validation),
         )
-        here = experiment.dataset.status() if isinstance(experiment.dataset, DataSet) else None
-        if here is None or not (here.present and here.checksum_ok):
+        status = experiment.dataset.status() if isinstance(experiment.dataset, DataSet) else None
+        if status is None or not (status.present and status.checksum_ok):
             return None
         problem = experiment.problem()
     except (DataError, ValueError):
         return None
     assert isinstance(problem, SupervisedProblem)
     labels = np.asarray(problem.splits["train"].known_labels)
-    return problem.classes, count_classes(labels, problem.parts[:MOST_COLUMNS], len(problem.classes))
+    return problem.classes, count_classes(labels, problem.parts[:MAX_PARTITION_WORKERS], len(problem.classes))

@@ -11,24 +11,24 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
-from straggler.analysis.timeline import COLUMNS, JUST
+from straggler.analysis.figures.classes import build_partition_figure
+from straggler.analysis.figures.description import FigureSpec
+from straggler.analysis.figures.plotly_renderer import render_plotly
+from straggler.analysis.figures.staleness import describe_staleness
+from straggler.analysis.figures.timeline import JOB_COLUMNS, NOTE, SHORTEST_WAIT, build_timeline_panel
 from straggler.config.imports import refuse_import_strings
 from straggler.config.registry import InputError, explain_validation_error, parse_entry, suggest_name
 from straggler.core import Arrival, Decision
 from straggler.core.loop import Budget
 from straggler.experiment import Experiment
 from straggler.running.simulation import create_simulation
-from straggler.web.classes import partition
-from straggler.web.figure import Figure
-from straggler.web.gallery import counted
+from straggler.web.gallery import count_samples_by_class
 from straggler.web.report import read_static
 from straggler.web.run_facts import build_command, format_command
-from straggler.web.staleness import staleness
-from straggler.web.timeline import NOTE, timeline_data, timeline_layout
 
 JOBS_PER_WORKER, MIN_JOBS, MAX_JOBS = 25, 200, 1500
 DRAWN_JOBS_PER_WORKER = 12
-JOB_SCHEMA: dict[str, Any] = dict.fromkeys(COLUMNS, pl.Float64) | {
+JOB_SCHEMA: dict[str, Any] = dict.fromkeys(JOB_COLUMNS, pl.Float64) | {
     "worker": pl.Int64,
     "launch": pl.Int64,
     "staleness": pl.Int64,
@@ -101,7 +101,7 @@ def build_experiment(settings: Mapping[str, Any]) -> Experiment:
 
 
 def simulate_jobs(experiment: Experiment, count: int) -> pl.DataFrame:
-    """Simulate the first jobs of a run without gradients; return the columns of `analysis.timeline.jobs`."""
+    """Simulate the first jobs of a run without gradients; return the columns of `split_jobs`."""
     simulation = create_simulation(experiment)
     server, engine = simulation.server, simulation.engine
     free_since = [0.0] * experiment.workers
@@ -109,7 +109,7 @@ def simulate_jobs(experiment: Experiment, count: int) -> pl.DataFrame:
 
     def add_job(worker: int, launch: int, started: float, end: float, tau: int, decision: str) -> None:
         delay = simulation.durations.parts(worker, launch)[1] if decision != "cancelled" else 0.0
-        idle = free_since[worker] if started - free_since[worker] > JUST else None
+        idle = free_since[worker] if started - free_since[worker] > SHORTEST_WAIT else None
         rows.append((worker, launch, started, max(started, end - delay), end, tau, decision, idle))
         free_since[worker] = end
 
@@ -128,20 +128,22 @@ def preview_run(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str
     workers = experiment.workers
     jobs = simulate_jobs(experiment, min(MAX_JOBS, max(MIN_JOBS, JOBS_PER_WORKER * workers)))
     until = float(jobs["time"][min(len(jobs), DRAWN_JOBS_PER_WORKER * workers) - 1])
-    timeline = Figure(
+    shown = jobs.filter(pl.col("time") <= until)
+    timeline = FigureSpec(
         "timeline",
         "Worker timeline: the first jobs",
+        [build_timeline_panel(shown, workers, "virtual time (s)")],
         NOTE,
-        timeline_data(jobs.filter(pl.col("time") <= until)),
-        timeline_layout(workers, "virtual time (s)"),
         height=150 + 22 * min(workers, 32),
     )
-    figures = [timeline, staleness({"expected": jobs})]
+    done = jobs.filter(pl.col("decision") != "cancelled")
+    figures = [timeline, describe_staleness({"expected": [done["staleness"]]})]
     keys = (experiment.dataset, experiment.partition, workers, experiment.seed, experiment.validation)
-    if (counts := counted(*map(str, keys))) is not None and (data := partition({"": counts})) is not None:
+    counts = count_samples_by_class(*map(str, keys))
+    if counts is not None and (data := build_partition_figure({"": counts})) is not None:
         figures.append(data)
     return {
-        "figures": [figure.spec() for figure in figures],
+        "figures": [render_plotly(figure) for figure in figures],
         "sentences": describe_timing(jobs, workers),
         "command": format_command(build_command(settings)),
         "id": experiment.id,
@@ -162,7 +164,7 @@ def describe_timing(jobs: pl.DataFrame, workers: int) -> list[str]:
     waiting = 100 * float((jobs["started"] - jobs["idle_from"]).sum()) / (end * workers)
     share = "less than 1" if waiting < 1 else f"{waiting:.0f}"
     sentences.append(
-        f"The workers wait {share} % of the time." if waiting > JUST else "The workers never wait."
+        f"The workers wait {share} % of the time." if waiting > SHORTEST_WAIT else "The workers never wait."
     )
     if len(used) < len(jobs):
         sentences.append(f"{100 * (1 - len(used) / len(jobs)):.0f} % of the jobs are cancelled or dropped.")

@@ -11,14 +11,16 @@ from typing import Any, Literal, get_args
 from jinja2 import Environment, PackageLoader, select_autoescape
 from plotly.offline import get_plotlyjs
 
+from straggler.analysis.figures.plotly_renderer import render_plotly
 from straggler.analysis.intervals import format_interval, share_interval
+from straggler.analysis.labels import label_runs
 from straggler.analysis.tables import format_number
 from straggler.config.registry import InputError
 from straggler.record import Record
 from straggler.running.atomic_files import replace_atomically
-from straggler.web.gallery import gallery
+from straggler.web.gallery import build_gallery
 from straggler.web.printed_report import draw_pages, write_pdf, write_png
-from straggler.web.run_facts import CUSTOM_REMARK, RunFacts, format_command, label_runs
+from straggler.web.run_facts import CUSTOM_REMARK, RunFacts, format_command
 from straggler.web.study_page import StudyPage, is_study_folder
 
 STATIC = Path(__file__).parent / "static"
@@ -124,7 +126,7 @@ def render_html_report(
     notes: Sequence[str] = (),
 ) -> str:
     """Return the report as HTML; embedded, it needs no other file and no network."""
-    figures = [figure.spec() for figure in gallery(runs)] if runs else []
+    figures = [render_plotly(figure) for figure in build_gallery(runs)] if runs else []
     scripts = ([get_plotlyjs()] if figures else []) + [read_static("draw.js"), read_static("report.js")]
     return render_template(
         "report.html",

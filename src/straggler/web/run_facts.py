@@ -1,22 +1,16 @@
 """A record as plain values for pages and reports. Unreadable files become problems, not exceptions."""
 
-import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
 
-from straggler.algorithms.corrections import parse_correction
-from straggler.algorithms.methods import METHODS
-from straggler.algorithms.optimizers import OPTIMIZERS
-from straggler.algorithms.policies import POLICIES
+from straggler.analysis.labels import name_method
 from straggler.config.custom import list_custom_objects
 from straggler.config.imports import is_import_string, refuse_import_strings
-from straggler.config.registry import parse_entry
-from straggler.config.settings import COMPONENTS, OPTIMIZER_SHORTCUTS
 from straggler.experiment import Experiment
 from straggler.record import ARRIVALS, Record, RecordError
 
@@ -24,14 +18,13 @@ T = TypeVar("T")
 MAX_WORKERS = 100_000  # a record can claim any number, and building the experiment takes memory for each
 READ_ERRORS = (RecordError, ValueError, TypeError, OSError, pl.exceptions.PolarsError)
 CUSTOM_REMARK = "This run used custom Python objects; run it again from the program that defines them."
-UNLABELLED = (*COMPONENTS, *OPTIMIZER_SHORTCUTS, "method", "seed", "eval_every", "train_metrics", "snapshots")
 
 
 class RunFacts:
     """What pages show of one run. Each file is read on first use; `problems` lists what cannot be read."""
 
     def __init__(self, path: Path) -> None:
-        self.record, self.id = Record(path), path.name
+        self.record, self.id, self.path = Record(path), path.name, path
         self.problems: list[str] = []
 
     @cached_property
@@ -56,7 +49,7 @@ class RunFacts:
         return self._read(lambda: self.record.curve, pl.DataFrame())
 
     @cached_property
-    def arrivals(self) -> pl.DataFrame:
+    def jobs(self) -> pl.DataFrame:
         return self._read(lambda: self.record.jobs.select(*ARRIVALS), pl.DataFrame(schema=ARRIVALS))
 
     @cached_property
@@ -93,16 +86,11 @@ class RunFacts:
 
     @property
     def method(self) -> str:
-        return format_method(self.settings)
+        return name_method(self.settings)
 
     @property
     def is_virtual(self) -> bool:
         return self.settings.get("engine") == "simulator"
-
-    @property
-    def clock(self) -> str:
-        """The label of a time axis."""
-        return "virtual time (s)" if self.is_virtual else "wall-clock time (s)"
 
     def rerun_command(self) -> list[str]:
         """Return the command that runs the same experiment, or an empty list if there is none."""
@@ -116,32 +104,6 @@ class RunFacts:
             if problem not in self.problems:
                 self.problems.append(problem)
             return default
-
-
-@cache
-def methods_by_components() -> dict[tuple[str, ...], str]:
-    """Return the name of each method by its components as records write them."""
-    names: dict[tuple[str, ...], str] = {}
-    for name, method in METHODS.items():
-        policy = parse_entry(method.policy, POLICIES)
-        optimizer = parse_entry(method.optimizer, OPTIMIZERS)
-        if not method.single:
-            names.setdefault((str(policy), str(parse_correction(method.correction)), str(optimizer)), name)
-    return names
-
-
-def format_method(settings: Mapping[str, Any]) -> str:
-    """Return the name of a run's method, or else of its components that are not the plain ones."""
-    components = tuple(str(settings.get(key, "")) for key in COMPONENTS)
-    if components in methods_by_components():
-        return methods_by_components()[components]
-    names = [shorten_custom_name(text) for text in components if text not in ("none", "sgd", "")]
-    return " × ".join(names) or "?"
-
-
-def shorten_custom_name(text: str) -> str:
-    """Return `Name(setting=1)` for a custom component recorded as `module:Name(setting=1)` or with a hash."""
-    return re.sub(r" ?\[given \w+\]", "", re.sub(r"(?<![\w'\"])[\w./\\-]+:(?=[A-Za-z_])", "", text))
 
 
 def minimal_settings(experiment: Experiment) -> dict[str, Any]:
@@ -170,17 +132,3 @@ def build_command(settings: Mapping[str, Any]) -> list[str]:
 def format_command(words: Sequence[str]) -> str:
     """Return a command quoted for the shell."""
     return shlex.join(words)
-
-
-def label_runs(runs: Sequence[RunFacts]) -> list[str]:
-    """Label each run by its method and the settings that differ; runs that differ in the seed share one."""
-    known = dict.fromkeys(key for run in runs for key in run.settings if key not in UNLABELLED)
-    keys = [key for key in known if len({str(run.settings.get(key)) for run in runs}) > 1]
-    return [
-        ", ".join([run.method, *(format_setting(key, run.settings.get(key)) for key in keys)]) for run in runs
-    ]
-
-
-def format_setting(key: str, value: Any) -> str:
-    text = " + ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return f"{key.replace('_', ' ')} {shorten_custom_name(text) or 'none'}"

@@ -12,10 +12,12 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
+from straggler.analysis.figures.plotly_renderer import render_plotly
+from straggler.analysis.labels import label_runs
 from straggler.record import RecordError, find_locked_inodes, is_being_written, read_table
-from straggler.web.gallery import gallery, live_gallery
+from straggler.web.gallery import build_gallery, build_live_gallery
 from straggler.web.report import SUMMARY_COLUMNS, build_summary_rows, describe_rerun, dump_json, list_problems
-from straggler.web.run_facts import READ_ERRORS, RunFacts, label_runs
+from straggler.web.run_facts import READ_ERRORS, RunFacts
 from straggler.web.study_page import StudyPage, is_study_folder
 
 Stamp = tuple[Any, ...]  # changes when a file changes
@@ -124,12 +126,13 @@ class RunIndex:
 
     def _render_runs(self, names: tuple[str, ...], stamps: Stamp, complete: bool) -> str:
         runs, notes = self.open_runs(names)
+        figures = build_gallery(runs) if complete else build_live_gallery(runs)
         return dump_json(
             {
                 "runs": [describe_rerun(*pair) for pair in zip(runs, label_runs(runs), strict=True)],
                 "columns": SUMMARY_COLUMNS,
                 "rows": build_summary_rows(runs),
-                "figures": [figure.spec() for figure in (gallery if complete else live_gallery)(runs)],
+                "figures": [render_plotly(figure) for figure in figures],
                 "notes": notes,
                 "problems": list_problems(runs, ()),
             }
@@ -149,8 +152,8 @@ class RunIndex:
         except RecordError:  # it ended just now
             return facts
         if filled := [table for table in tables if len(table)]:
-            facts.arrivals = pl.concat(filled)
-            self._parts[folder.name] = (files, facts.arrivals)
+            facts.jobs = pl.concat(filled)
+            self._parts[folder.name] = (files, facts.jobs)
         return facts
 
 

@@ -202,6 +202,16 @@ class Panel:
     y: Axis = field(default_factory=Axis)
     z: Axis | None = None
     title: str = ""
+    span: int = 1  # columns of the grid
+
+
+LABELLED = (Line, Scatter, Bars, Spans, Trajectory, HLine, VLine)
+
+
+def hide_labels(panel: Panel) -> Panel:
+    """Return the panel without entries in the legend, for a panel whose colours another one explains."""
+    marks = [replace(mark, label="") if isinstance(mark, LABELLED) else mark for mark in panel.marks]
+    return replace(panel, marks=marks)
 
 
 @dataclass(frozen=True)
@@ -228,6 +238,17 @@ class FigureSpec:
         if not self.views:
             return self.panels
         return self.views[view] if view else next(iter(self.views.values()))
+
+    def place_panels(self, panels: Sequence[Panel]) -> tuple[list[tuple[int, int]], int, int]:
+        """Return row and column of each panel, and the numbers of rows and columns."""
+        columns = self.columns or max(1, len(panels))
+        places, row, column = list[tuple[int, int]](), 0, 0
+        for panel in panels:
+            if column + panel.span > columns:
+                row, column = row + 1, 0
+            places.append((row, column))
+            column += panel.span
+        return places, row + 1, columns
 
     def with_note(self, sentence: str) -> "FigureSpec":
         """Return the figure with a sentence added to its note."""

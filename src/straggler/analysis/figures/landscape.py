@@ -1,6 +1,6 @@
 """Drawing of loss landscapes: the surface from above and in three dimensions, with the paths of the runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,11 @@ def take_logarithm(losses: pl.Series | Grid) -> Grid:
 
 
 def build_landscape_figure(
-    points: pl.DataFrame, explained: Sequence[float], samples: int | None, view: str = "both"
+    points: pl.DataFrame,
+    explained: Sequence[float],
+    samples: int | None,
+    view: str = "both",
+    colours: Mapping[str, int] | None = None,
 ) -> FigureSpec:
     """The loss around the paths of runs: from above, in three dimensions, or both.
 
@@ -58,7 +62,8 @@ def build_landscape_figure(
     if view in ("both", "top"):
         panels.append(Panel([*ground, *draw_paths_from_above(points, across, up, losses)], x, y))
     if view in ("both", "3d"):
-        panels.append(Panel([*ground, *draw_paths_in_space(points)], x, y, Axis("loss", **ticks)))
+        paths = draw_paths_in_space(points, colours or {})
+        panels.append(Panel([*ground, *paths], x, y, Axis("loss", **ticks)))
     what = "the test set" if samples is None else f"{samples:,} test samples"
     title = f"Loss of {what} on the plane that explains {100 * sum(explained):.1f} % of the paths' variance"
     size = (11 if view == "both" else 6.5, 5.2)
@@ -94,10 +99,10 @@ def draw_paths_from_above(points: pl.DataFrame, across: Grid, up: Grid, losses: 
     return marks
 
 
-def draw_paths_in_space(points: pl.DataFrame) -> list[Mark]:
+def draw_paths_in_space(points: pl.DataFrame, colours: Mapping[str, int]) -> list[Mark]:
     """Return the paths where they appear on the plane."""
     marks: list[Mark] = []
-    for colour, (run, track) in enumerate(split_runs(points, "shadow")):
-        heights = take_logarithm(track["loss"]) + LIFT
+    for position, (run, track) in enumerate(split_runs(points, "shadow")):
+        heights, colour = take_logarithm(track["loss"]) + LIFT, colours.get(run, position)
         marks.append(Trajectory(track["a"], track["b"], heights, run, colour, describe_points(run, track)))
     return marks

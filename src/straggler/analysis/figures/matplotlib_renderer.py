@@ -46,17 +46,16 @@ def draw_figure(
 ) -> Figure:
     """Render a figure; `size` is in inches and includes the legend."""
     panels = spec.choose_panels(view)
-    columns = spec.columns or max(1, len(panels))
-    rows = -(-max(1, len(panels)) // columns)
+    places, rows, columns = spec.place_panels(panels)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=size or spec.size, layout="constrained")
         every: list[Axes] = []
-        ratios = figure.add_gridspec(rows, columns, height_ratios=spec.height_ratios or None)
-        for place, panel in enumerate(panels):
+        grid = figure.add_gridspec(rows, columns, height_ratios=spec.height_ratios or None)
+        for (row, column), panel in zip(places, panels, strict=True):
             first = every[0] if every else None
             shared = {"sharex": first if spec.share_x else None, "sharey": first if spec.share_y else None}
             more: dict[str, Any] = {"projection": "3d"} if panel.z else shared
-            axes = figure.add_subplot(ratios[divmod(place, columns)], **more)
+            axes = figure.add_subplot(grid[row, column : column + panel.span], **more)
             every.append(axes)
             draw_panel(axes, panel)
             axes.label_outer() if spec.share_y and not panel.z else None
@@ -282,8 +281,9 @@ def draw_vline(mark: d.VLine, axes: Axes) -> None:
 def draw_text(mark: d.Text, axes: Axes) -> None:
     colours = mark.colours or ["0.2"] * len(mark.text)
     where = axes.transAxes if mark.relative else axes.transData
+    look: dict[str, Any] = {"transform": where, "clip_on": not mark.relative}
     for x, y, text, colour in zip(mark.x, mark.y, mark.text, colours, strict=True):
-        axes.text(x, y, text, ha=mark.align, va="center", fontsize=mark.size, color=colour, transform=where)
+        axes.text(x, y, text, ha=mark.align, va="center", fontsize=mark.size, color=colour, **look)
 
 
 def add_legend(figure: Figure, every: Sequence[Axes], place: str, grow: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
+from straggler.analysis.figures.comparison import build_comparison_figure
 from straggler.analysis.figures.curves import AGAINST, Groups, build_curve_figure, build_gap_figure
 from straggler.analysis.figures.description import FigureSpec
 from straggler.analysis.figures.matplotlib_renderer import FORMATS, draw_figure, save_figure
@@ -68,6 +69,9 @@ KINDS: dict[str, FigureKind] = {
     "workers": FigureKind(
         "loss and batches of each worker, and the norm of the weights, over time",
         show_each_run(build_worker_curves),
+    ),
+    "comparison": FigureKind(
+        "accuracy over time, staleness and a timeline of each run", show_each_run(build_comparison_figure)
     ),
     "pareto": FigureKind(
         "final accuracy against training time, with the Pareto front",

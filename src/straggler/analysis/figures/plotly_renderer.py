@@ -43,15 +43,14 @@ def write_page(spec: d.FigureSpec, path: Path) -> Path:
 
 def render_panels(spec: d.FigureSpec, panels: Sequence[d.Panel]) -> dict[str, Any]:
     """Return data and layout of panels in a grid."""
-    columns = spec.columns or max(1, len(panels))
-    rows = -(-max(1, len(panels)) // columns)
+    places, rows, columns = spec.place_panels(panels)
     data: list[Trace] = []
     layout: dict[str, Any] = {}
     seen: set[str] = set()  # labels that are in the legend already
-    for place, panel in enumerate(panels):
-        row, column = divmod(place, columns)
+    for place, ((row, column), panel) in enumerate(zip(places, panels, strict=True)):
         number = str(place + 1) if place else ""
-        across, up = divide_unit(columns, column), divide_unit(rows, rows - 1 - row)
+        across = [divide_unit(columns, column)[0], divide_unit(columns, column + panel.span - 1)[1]]
+        up = divide_unit(rows, rows - 1 - row)
         for mark in panel.marks:
             for trace in build_traces(mark, panel):
                 add_to_legend(trace, seen)

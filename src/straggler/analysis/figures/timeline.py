@@ -138,11 +138,12 @@ def build_timelines(runs: Mapping[str, RunData]) -> FigureSpec:
     every = {name: split_jobs(run.jobs) for name, run in runs.items()}
     end = min((choose_window(jobs) for jobs in every.values() if len(jobs)), default=1.0)
     panels, clock = [], format_time(runs.values())
-    counts = [int(run.settings["workers"]) for run in runs.values()]
+    counts = [int(run.settings.get("workers", 1)) for run in runs.values()]
     for (name, jobs), workers in zip(every.items(), counts, strict=True):
         last = float(jobs["time"].max() or 0.0)  # type: ignore[arg-type]
         title = f"{name}, the first {end:,.4g} of {last:,.4g} s" if last > end else name
-        panels.append(build_timeline_panel(jobs.filter(pl.col("started") < end), workers, clock, title, end))
+        seen = jobs.filter(pl.coalesce("idle_from", "started") < end)
+        panels.append(build_timeline_panel(seen, workers, clock, title, end))
     height = 0.7 + len(every) * (0.9 + 0.16 * min(max(counts, default=1), 40))
     return FigureSpec(
         "timeline", "Timelines of the workers", panels, NOTE, columns=1, size=(9, height), legend="below"
@@ -162,7 +163,7 @@ def build_worker_curves(runs: Mapping[str, RunData]) -> FigureSpec:
     panels, clock = [], Axis(format_time(runs.values()))
     for name, run in runs.items():
         arrived = run.jobs.filter(pl.col("decision") != "cancelled")
-        workers, last = int(run.settings["workers"]), run.jobs["time"].max()
+        workers, last = int(run.settings.get("workers", 1)), run.jobs["time"].max()
         losses, batches = [], []
         for colour, worker in enumerate(range(0, workers, -(-workers // MOST_WORKER_LINES))):
             mine = arrived.filter(worker=worker)
@@ -174,7 +175,9 @@ def build_worker_curves(runs: Mapping[str, RunData]) -> FigureSpec:
         norm = average_arrivals(arrived, "time", "weight_norm")
         panels += [
             Panel(losses, clock, Axis("loss of a batch", "log"), title=f"{name}: loss"),
-            Panel([Line(norm["x"], norm["y"], colour=6)], clock, Axis("L2 norm"), title="weights"),
+            Panel(
+                [Line(norm["x"], norm["y"], colour=6, dash="solid")], clock, Axis("L2 norm"), title="weights"
+            ),
             Panel(batches, clock, Axis("batches"), title="completed batches"),
         ]
     size = (11, 3.2 * len(runs) + 0.4)
