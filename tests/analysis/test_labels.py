@@ -22,7 +22,7 @@ def test_the_method_names_a_run() -> None:
     assert label({}) == ["asgd"]
     dana_ga = {"correction": "gap-aware", "optimizer": "dana(momentum=0.9)", "momentum": 0.9}
     assert label({}, dana_ga) == ["asgd", "dana-ga"]
-    assert label({"method": "recorded"}) == ["recorded"]
+    assert label({"method": "asgd", "policy": "synchronous"}) == ["ssgd"]
     assert name_method(PLAIN | {"policy": "k-sync(k=5)"}) == "k-sync(k=5)"
     assert name_method(PLAIN | {"correction": "gap-aware"}) == "asynchronous × gap-aware"
 

@@ -52,14 +52,19 @@ def methods_by_components() -> dict[tuple[str, ...], str]:
 
 
 def name_method(settings: Settings) -> str:
-    """Return the method's name; of a combination without a name, the components that are not the defaults."""
-    if settings.get("method"):
-        return str(settings["method"])
+    """Return the method's name; of a combination without a name, the components that are not the defaults.
+
+    The recorded method counts only if its components have the recorded names: they can be overridden.
+    """
     components = tuple(str(settings.get(key, "")) for key in COMPONENTS)
     plain = (*components[:2], remove_optimizer_settings(components[2]))
-    known = methods_by_components()
+    known, recorded = methods_by_components(), settings.get("method")
     if name := known.get(components) or known.get(plain):
         return name
+    if recorded in METHODS:
+        expected = (getattr(METHODS[recorded], key) for key in COMPONENTS)
+        if [text.split("(")[0] for text in expected] == [text.split("(")[0] for text in components]:
+            return str(recorded)
     return " × ".join(shorten_custom(text) for text in components if text not in ("none", "sgd", "")) or "?"
 
 
