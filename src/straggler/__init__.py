@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from straggler.problems.partitions import Partition
     from straggler.record import Record, load
     from straggler.running.replay import replay
+    from straggler.running.simulation import simulate
     from straggler.sweeps.sweep import sweep
     from straggler.timing import Durations, Law, Memoryless
     from straggler.timing.calibration import calibrate
@@ -51,6 +52,7 @@ _MODULES = {
     "plot": "analysis.figures.plot",
     "replay": "running.replay",
     "report": "web.report",
+    "simulate": "running.simulation",
     "sweep": "sweeps.sweep",
 }
 
@@ -81,6 +83,7 @@ __all__ = [
     "plot",
     "replay",
     "report",
+    "simulate",
     "sweep",
 ]
 

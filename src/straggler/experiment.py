@@ -21,7 +21,7 @@ from straggler.config.custom import (
     list_custom_objects,
 )
 from straggler.config.fields import ExperimentFields
-from straggler.config.imports import refuse_import_strings
+from straggler.config.imports import is_import_string, refuse_import_strings
 from straggler.config.registry import InputError, explain_validation_error, suggest_name
 from straggler.config.settings import (
     BUDGETS,
@@ -134,10 +134,13 @@ class Experiment(ExperimentFields):
     def from_record(cls, record: Record, *, trust: bool = False, defaults_for: Collection[str] = ()) -> Self:
         """Return the experiment of a record.
 
-        Python objects cannot be recreated from text. Those in `defaults_for` are replaced by the defaults;
-        any other raises InputError. Import strings are followed only with `trust=True`.
+        Import strings are followed only with `trust=True`. Python objects cannot be recreated from text, so
+        they raise InputError. Custom values of the keys in `defaults_for` are replaced by the defaults.
         """
         settings = dict(record.settings)
+        for key in defaults_for:
+            if is_import_string(settings.get(key)):
+                del settings[key]
         for key in list_custom_objects(settings):
             if key not in defaults_for:
                 raise InputError(

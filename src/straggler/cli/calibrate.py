@@ -20,10 +20,15 @@ Into = Annotated[
 ]
 
 
-def calibrate_(run: options.Run, out_folder: options.Records = Path("runs"), into: Into = None) -> None:
+def calibrate_(
+    run: options.Run,
+    out_folder: options.Records = Path("runs"),
+    into: Into = None,
+    trust: options.Trust = False,
+) -> None:
     """Fit a simulation to a real-time run and compare its predictions with the measurements."""
     record = find_run(run, out_folder)
-    found = calibrate(record)
+    found = calibrate(record, trust=trust)
     write_text_atomically(record.path / "calibration.json", found.to_json())
     print_job_parts(found.parts)
     print_prediction(found)

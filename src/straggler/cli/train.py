@@ -170,7 +170,7 @@ def replay(
 ) -> None:
     """Execute a run's order of arrivals again, real or simulated, and compare the weights bit by bit."""
     record = find_run(run, out_folder)
-    result = replay_record(record, Experiment.from_record(record, trust=trust), data=data)
+    result = replay_record(record, data=data, trust=trust)
     out.print(f"replayed {result.replayed}\nrecorded {result.recorded}", soft_wrap=True)
     if not result.matches:
         exit_with_error("the weights differ: other code, another torch version or another machine", code=1)

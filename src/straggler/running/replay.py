@@ -29,11 +29,15 @@ class ReplayResult:
 
 
 def replay(
-    record: Record | Path | str, experiment: Experiment | None = None, data: Path | None = None
+    record: Record | Path | str,
+    experiment: Experiment | None = None,
+    data: Path | None = None,
+    trust: bool = False,
 ) -> ReplayResult:
     """Execute a run's arrivals again, in the recorded order, and compare the weights.
 
-    Pass the experiment if the record cannot recreate it because it has custom Python objects.
+    Pass the experiment if the record cannot recreate it because it has custom Python objects. Import strings
+    in the record are followed only with `trust=True`.
     """
     record = record if isinstance(record, Record) else Record(Path(record))
     recorded = record.summary.get("weights_sha256")
@@ -42,7 +46,7 @@ def replay(
             f"{record.path} has no weights to compare ({record.status}). Finish it with straggler resume."
         )
     record.weights()  # raises if the file is damaged
-    experiment = experiment or Experiment.from_record(record)
+    experiment = experiment or Experiment.from_record(record, trust=trust)
     problem = experiment.problem(data)
     arrivals = record.history.filter(pl.col("decision") != "cancelled")
     if arrivals.is_empty():

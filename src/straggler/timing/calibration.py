@@ -41,12 +41,13 @@ class Calibration:
         return json.dumps({"measured": self.measured, "predicted": self.predicted} | tables | laws, indent=1)
 
 
-def calibrate(record: Record, experiment: Experiment | None = None) -> Calibration:
+def calibrate(record: Record, experiment: Experiment | None = None, trust: bool = False) -> Calibration:
     """Fit compute, transport and server times to a run in real time; injected delays are known.
 
     A custom data set, model or loss that the record cannot recreate is not needed: only times are simulated.
+    Import strings of other components are followed only with `trust=True`.
     """
-    experiment = experiment or Experiment.from_record(record, defaults_for=IRRELEVANT_KEYS)
+    experiment = experiment or Experiment.from_record(record, trust=trust, defaults_for=IRRELEVANT_KEYS)
     if experiment.engine == "simulator":
         raise InputError(f"{record.path} was simulated. Calibrate a run in real time: --engine processes.")
     if not record.ended:
