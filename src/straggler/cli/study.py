@@ -66,7 +66,7 @@ def study(
     ] = False,
     into: Annotated[
         Path | None,
-        typer.Option(help="Also write the claims into a document with <!-- claims:NAME --> marks."),
+        typer.Option(help="Also write notes and claims into a document with <!-- claims:NAME --> marks."),
     ] = None,
     seeds: Seeds = None,
     cores: Cores = None,
@@ -146,7 +146,8 @@ def show_study(
     out.print(f"Tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
     if into is not None:
         try:
-            fill_section(into, f"claims:{study.name}", format_account(drawn.judgements, drawn.coverage))
+            text = f"{study.notes}\n\n{format_account(drawn.judgements, drawn.coverage)}".lstrip()
+            fill_section(into, f"claims:{study.name}", text)
         except (OSError, ValueError) as error:
             raise InputError(f"--into {into}: {error}") from None
 
