@@ -176,7 +176,12 @@ def test_commands_are_found_and_can_be_wrong() -> None:
 
 @pytest.mark.parametrize(
     ("page", "kind", "toml"),
-    [(page, *block) for page, text in PAGES.items() for block in blocks(text, "toml") if block[0] in ("", "sweep")],
+    [
+        (page, *block)
+        for page, text in PAGES.items()
+        for block in blocks(text, "toml")
+        if block[0] in ("", "sweep")
+    ],
     ids=lambda text: text[:30],
 )
 def test_files_in_the_documents_are_experiments_or_sweeps(

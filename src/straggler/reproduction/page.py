@@ -91,7 +91,9 @@ def draw_study(study: Study, results: Path, scale: Scale = "default", rehearsal:
     parts = [f"# {study.title}", f"{study.source}. {count_runs(cells, runs)}. {NOTATION}", coverage]
     parts += [f"From these summaries: `{command} --draw`. From scratch: `{command}`."]
     parts += [REHEARSAL if rehearsal else format_outdated(outdated)]
-    parts += ["## Claims", f"{count_verdicts(judgements)}.", format_markdown_table(*claim_rows(judgements))]
+    if judgements:
+        counts = f"{count_verdicts(judgements)}."
+        parts += ["## Claims", counts, format_markdown_table(*claim_rows(judgements))]
     parts += ["" if rehearsal else explain_verdicts(judgements), *format_tables(drawn, more)]
     parts += ["## Figures" if figures else ""]
     parts += [f"![{file.stem}]({file.name})\n\n{caption}" for file, caption in figures]
