@@ -125,12 +125,11 @@ def test_a_figure_works_after_registration(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "shares.png").stat().st_size > 1000
 
 
-@pytest.mark.xfail(reason="studies by path are being added")
 def test_a_study_runs_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_paper").mkdir()
     for name, content in STUDY_FILES.items():
         (tmp_path / "my_paper" / name).write_text(content)
-    result = CliRunner().invoke(build_app(), ["study", "./my_paper/", "--quick", "--jobs", "1"])
-    assert result.exit_code == 0
+    result = CliRunner().invoke(build_app("study"), ["study", "./my_paper/", "--quick", "--jobs", "1"])
+    assert result.exit_code == 0, result.output
     assert "asgd" in (tmp_path / "results" / "my-paper-quick" / "README.md").read_text()
