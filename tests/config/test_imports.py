@@ -1,12 +1,18 @@
 """Import strings name custom code in text: what they load, what they refuse, and how errors read."""
 
+import ast
+import inspect
 from pathlib import Path
 
 import pytest
 
+from straggler import experiment as experiment_module
+from straggler.algorithms.policies import POLICIES
 from straggler.config.imports import is_import_string
+from straggler.config.listing import read_listing
 from straggler.config.registry import InputError
 from straggler.experiment import Experiment
+from straggler.problems.models import MODELS
 
 CUSTOM = '''
 import torch
@@ -166,3 +172,41 @@ def test_experiments_cannot_be_subclassed() -> None:
 
         class Other(Experiment):
             pass
+
+
+def test_installed_packages_register_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "quorum_package.py").write_text(CUSTOM)
+    info = tmp_path / "quorum_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: quorum-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[straggler.policies]\nquorum = quorum_package:Quorum\n"
+        "[straggler.models]\nwrong = quorum_package:Quorum\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for catalogue in (POLICIES, MODELS):
+        catalogue.__dict__.pop("installed", None)  # it was looked up before the package was installed
+    try:
+        experiment = Experiment(policy="quorum(share=0.75)", workers=3)
+        assert str(experiment.policy) == "quorum(share=0.75)"
+        assert Experiment.from_settings(experiment.to_dict(), "a record").id == experiment.id
+        assert ["quorum", "", "Registered by an installed package: quorum_package:Quorum"] in (
+            read_listing()["policies"]["rows"]
+        )
+        with pytest.raises(InputError, match=r"'wrong' .* is not a model"):
+            Experiment(model="wrong")
+    finally:
+        for catalogue in (POLICIES, MODELS):
+            catalogue.__dict__.pop("installed", None)
+
+
+def test_the_typed_signature_has_every_field() -> None:
+    source = ast.parse(inspect.getsource(experiment_module))
+    (signature,) = [
+        node
+        for node in ast.walk(source)
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__" and node.args.kwonlyargs
+    ]
+    assert [argument.arg for argument in signature.args.kwonlyargs] == list(Experiment.model_fields)
+    assert list(inspect.signature(Experiment).parameters) == list(Experiment.model_fields)
+    assert all(field.description for field in Experiment.model_fields.values())

@@ -10,6 +10,8 @@ from straggler.running.component_checks import check_custom_code
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 CODE = '''
+from typing import ClassVar
+
 from straggler import Correction, Policy
 from torch import nn
 
@@ -22,7 +24,7 @@ class Halved(Correction):
 class Counting(Correction):
     """Counts outside of its state, so that two runs differ."""
 
-    calls = [0]
+    calls: ClassVar[list[int]] = [0]
 
     def correct(self, gradient, arrival, server):
         self.calls[0] += 1

@@ -21,6 +21,7 @@ IMPORTED: dict[Any, str] = {}  # classes and functions that were named in text, 
 _untrusted_source: ContextVar[str | None] = ContextVar("untrusted_source", default=None)
 _files: dict[tuple[str, int], ModuleType] = {}  # modules loaded from files, by path and modification time
 _INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
+_INSTALLED += (Path(__file__).parents[1],)
 
 
 class ImportedObject(NamedTuple):
@@ -116,6 +117,11 @@ def load_file(path: Path) -> ModuleType:
     return _files[key]
 
 
+def is_installed(file: str) -> bool:
+    """Return whether a file belongs to Python, to an installed package or to this one."""
+    return any(Path(file).is_relative_to(place) for place in _INSTALLED)
+
+
 @contextmanager
 def searching(folder: Path) -> Iterator[None]:
     """Search a folder for modules during this block, and pickle by value what it imports from there.
@@ -131,7 +137,7 @@ def searching(folder: Path) -> Iterator[None]:
         for name in set(sys.modules) - before:
             module = sys.modules[name]
             file = getattr(module, "__file__", None)
-            if file and not any(Path(file).is_relative_to(place) for place in _INSTALLED):
+            if file and not is_installed(file):
                 cloudpickle.register_pickle_by_value(module)
 
 
@@ -152,6 +158,8 @@ def explaining_import_errors(where: str) -> Iterator[None]:
 
 
 def _describe_failure(where: str, error: Exception) -> str:
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"line {last.lineno} of {Path(last.filename).name}"
-    return f"Importing {where} failed in {place}: {type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    custom = [frame for frame in frames if not is_installed(frame.filename)] or frames
+    place = f"line {custom[-1].lineno} of {Path(custom[-1].filename).name}"
+    reason = (str(error).splitlines() or [""])[0]
+    return f"Importing {where} failed in {place}: {type(error).__name__}: {reason}"
