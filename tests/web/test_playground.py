@@ -29,7 +29,7 @@ from straggler.web.run_facts import RunFacts
 def test_preview_equals_the_run(tmp_path: Path, method: str, delay: list[str]) -> None:
     workers = 1 if METHODS[method].single else 5
     experiment = Experiment(**QUADRATIC | {"lr": 1e-4}, method=method, workers=workers, delay=delay)
-    real = experiment.run(tmp_path, jobs=1).arrivals
+    real = experiment.run(tmp_path, jobs=1).jobs
     played = simulate_jobs(experiment, 40)
     for column in ("worker", "time", "staleness"):
         assert played[column].to_list() == real[column].to_list()

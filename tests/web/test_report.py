@@ -30,7 +30,7 @@ def test_copies_of_a_run_count_once(runs: dict[str, Path], tmp_path: Path) -> No
 def test_summary_groups_seeds(runs: dict[str, Path]) -> None:
     three = [RunFacts(runs[name]) for name in ("asgd", "seed 1", "ssgd")]
     assert label_runs(three) == ["asgd", "asgd", "ssgd"]
-    rows = build_summary_rows(three)
+    rows = sorted(build_summary_rows(three))
     assert [row[:2] for row in rows] == [["asgd", "2"], ["ssgd", "1"]]
     low, high = sorted(run.summary["test_accuracy"] for run in three[:2])
     assert rows[0][2] == f"{(low + high) / 2:.2f}" and "[" in rows[1][2]

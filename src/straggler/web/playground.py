@@ -15,12 +15,13 @@ from straggler.analysis.figures.classes import build_partition_figure
 from straggler.analysis.figures.description import FigureSpec
 from straggler.analysis.figures.plotly_renderer import render_plotly
 from straggler.analysis.figures.staleness import describe_staleness
-from straggler.analysis.figures.timeline import JOB_COLUMNS, NOTE, SHORTEST_WAIT, build_timeline_panel
+from straggler.analysis.figures.timeline import NOTE, SHORTEST_WAIT, build_timeline_panel, split_jobs
 from straggler.config.imports import refuse_import_strings
 from straggler.config.registry import InputError, explain_validation_error, parse_entry, suggest_name
 from straggler.core import Arrival, Decision
 from straggler.core.loop import Budget
 from straggler.experiment import Experiment
+from straggler.record import ARRIVALS
 from straggler.running.simulation import create_simulation
 from straggler.web.gallery import count_samples_by_class
 from straggler.web.report import read_static
@@ -28,12 +29,7 @@ from straggler.web.run_facts import build_command, format_command
 
 JOBS_PER_WORKER, MIN_JOBS, MAX_JOBS = 25, 200, 1500
 DRAWN_JOBS_PER_WORKER = 12
-JOB_SCHEMA: dict[str, Any] = dict.fromkeys(JOB_COLUMNS, pl.Float64) | {
-    "worker": pl.Int64,
-    "launch": pl.Int64,
-    "staleness": pl.Int64,
-    "decision": pl.String,
-}
+SIMULATED_COLUMNS = ("worker", "time", "started", "version", "staleness", "delay", "decision")
 
 
 @cache
@@ -64,7 +60,7 @@ def refuse_traces(value: str) -> str:
 
 
 Offered = Annotated[str, AfterValidator(check_offered)]
-Text = Annotated[str, Field(max_length=500), AfterValidator(refuse_traces)]
+PageText = Annotated[str, Field(max_length=500), AfterValidator(refuse_traces)]
 
 
 class PlaygroundSettings(BaseModel):
@@ -72,13 +68,13 @@ class PlaygroundSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    method: Text = "asgd"
+    method: PageText = "asgd"
     dataset: Offered = "digits"
     model: Offered = "mlp"
     partition: Offered = "iid"
     workers: int = Field(8, le=256)
-    compute: Text = "constant(1)"
-    delay: list[Text] = []
+    compute: PageText = "constant(1)"
+    delay: list[PageText] = []
     lr: float = 0.02
     momentum: float = 0.9
     epochs: float = Field(10, le=200)
@@ -101,26 +97,21 @@ def build_experiment(settings: Mapping[str, Any]) -> Experiment:
 
 
 def simulate_jobs(experiment: Experiment, count: int) -> pl.DataFrame:
-    """Simulate the first jobs of a run without gradients; return the columns of `split_jobs`."""
+    """Simulate the first jobs of a run without gradients; return them as `split_jobs` does."""
     simulation = create_simulation(experiment)
-    server, engine = simulation.server, simulation.engine
-    free_since = [0.0] * experiment.workers
-    rows: list[tuple[Any, ...]] = []
+    server, rows = simulation.server, list[tuple[Any, ...]]()
 
-    def add_job(worker: int, launch: int, started: float, end: float, tau: int, decision: str) -> None:
-        delay = simulation.durations.parts(worker, launch)[1] if decision != "cancelled" else 0.0
-        idle = free_since[worker] if started - free_since[worker] > SHORTEST_WAIT else None
-        rows.append((worker, launch, started, max(started, end - delay), end, tau, decision, idle))
-        free_since[worker] = end
-
-    def observe(arrival: Arrival, decision: Decision, tau: int) -> None:
-        add_job(arrival.worker, arrival.job.launch, arrival.started, arrival.time, tau, decision)
+    def observe(arrival: Arrival, decision: Decision, staleness: int) -> None:
+        job, time = arrival.job, arrival.time
+        delay = simulation.durations.parts(job.worker, job.launch)[1]
+        rows.append((job.worker, time, arrival.started, job.version, staleness, delay, decision))
         for job in server.cancelled:
-            began = engine.started[job.worker]
-            add_job(job.worker, job.launch, began, arrival.time, server.staleness(job), "cancelled")
+            started = simulation.engine.started[job.worker]
+            rows.append((job.worker, time, started, job.version, server.staleness(job), 0.0, "cancelled"))
 
     simulation.run(Budget(gradients=count), observe)
-    return pl.DataFrame(rows, schema=JOB_SCHEMA, orient="row")
+    schema = {key: ARRIVALS[key] for key in SIMULATED_COLUMNS}
+    return split_jobs(pl.DataFrame(rows, schema=schema, orient="row"))
 
 
 def preview_run(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str, Any]:

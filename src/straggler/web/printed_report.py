@@ -43,7 +43,7 @@ def draw_pages(runs: Sequence[RunFacts], text: str) -> list[Figure]:
     if len(named) > MAX_DETAILED_RUNS:
         said = f"Only the first {MAX_DETAILED_RUNS} of {len(named)} runs are shown."
         specs[1:] = [replace(spec, caption=said) for spec in specs[1:]]
-    return [*draw_text(text), *map(draw_figure, specs)]
+    return [*draw_text_pages(text), *map(draw_figure, specs)]
 
 
 def combine_curves(groups: Mapping[str, Sequence[RunFacts]]) -> FigureSpec:
@@ -57,7 +57,7 @@ def combine_curves(groups: Mapping[str, Sequence[RunFacts]]) -> FigureSpec:
     return FigureSpec("curves", "Curves", panels, caption=captions, columns=2, size=(WIDTH, 6.5))
 
 
-def draw_text(text: str) -> list[Figure]:
+def draw_text_pages(text: str) -> list[Figure]:
     """Set Markdown as it is, in pages of LINES_PER_PAGE lines."""
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, LETTERS_PER_LINE) or [""]]
     figures = []

@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 
 from straggler.analysis.figures.plotly_renderer import render_plotly
 from straggler.analysis.intervals import format_interval, share_interval
-from straggler.analysis.labels import label_runs
+from straggler.analysis.labels import group_seeds, label_runs
 from straggler.analysis.tables import format_number
 from straggler.config.registry import InputError
 from straggler.record import Record
@@ -25,7 +25,7 @@ from straggler.web.study_page import StudyPage, is_study_folder
 
 STATIC = Path(__file__).parent / "static"
 ReportFormat = Literal["html", "md", "pdf", "png"]
-FORMATS: tuple[ReportFormat, ...] = get_args(ReportFormat)
+REPORT_FORMATS: tuple[ReportFormat, ...] = get_args(ReportFormat)
 SUMMARY_COLUMNS = ["run", "seeds", "test accuracy (%)", "test loss", "updates", "gradients"]
 SUMMARY_COLUMNS += ["mean staleness", "time (s)", "clock"]
 SUMMARY_NOTE = (
@@ -85,10 +85,10 @@ def format_of_file(path: Path | str | None) -> ReportFormat:
     """Return the format that a file name ends with."""
     suffix = Path(path).suffix.lstrip(".").lower() if path else ""
     suffix = {"": "html", "htm": "html"}.get(suffix, suffix)
-    for kind in FORMATS:
+    for kind in REPORT_FORMATS:
         if kind == suffix:
             return kind
-    raise InputError(f"{path} must end with {', '.join(FORMATS)}. Rename it, or pass the format.")
+    raise InputError(f"{path} must end with {', '.join(REPORT_FORMATS)}. Rename it, or pass the format.")
 
 
 @cache
@@ -109,7 +109,7 @@ def collect_report(
     """Return what the templates of a report show."""
     return {
         "title": title or format_title(runs, studies),
-        "runs": [describe_rerun(run, label) for run, label in zip(runs, label_runs(runs), strict=True)],
+        "runs": describe_reruns(runs),
         "columns": SUMMARY_COLUMNS,
         "rows": build_summary_rows(runs),
         "summary_note": SUMMARY_NOTE,
@@ -180,6 +180,10 @@ def dump_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "")
 
 
+def describe_reruns(runs: Sequence[RunFacts]) -> list[dict[str, Any]]:
+    return [describe_rerun(run, label) for run, label in zip(runs, label_runs(runs), strict=True)]
+
+
 def describe_rerun(run: RunFacts, label: str) -> dict[str, Any]:
     """Return how to run it again: the command, the settings, versions and machine."""
     environment, versions = run.environment, run.environment.get("versions")
@@ -207,12 +211,7 @@ def describe_rerun(run: RunFacts, label: str) -> dict[str, Any]:
 
 def build_summary_rows(runs: Sequence[RunFacts]) -> list[list[str]]:
     """Return a row per group of runs that differ only in the seed; copies of a run count once."""
-    groups: dict[str, dict[Any, RunFacts]] = {}
-    for run, label in zip(runs, label_runs(runs), strict=True):
-        weights = run.summary.get("weights_sha256")
-        identity = f"{run.text}{weights}" if weights else run.record.path
-        groups.setdefault(label, {}).setdefault(identity, run)
-    return [build_summary_row(label, list(group.values())) for label, group in groups.items()]
+    return [build_summary_row(label, group) for label, group in group_seeds(runs).items()]
 
 
 def build_summary_row(label: str, group: Sequence[RunFacts]) -> list[str]:

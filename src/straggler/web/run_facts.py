@@ -15,7 +15,7 @@ from straggler.experiment import Experiment
 from straggler.record import ARRIVALS, Record, RecordError
 
 T = TypeVar("T")
-MAX_WORKERS = 100_000  # a record can claim any number, and building the experiment takes memory for each
+MAX_SHOWN_WORKERS = 100_000  # a record can claim any number, and each takes memory
 READ_ERRORS = (RecordError, ValueError, TypeError, OSError, pl.exceptions.PolarsError)
 CUSTOM_REMARK = "This run used custom Python objects; run it again from the program that defines them."
 
@@ -66,8 +66,8 @@ class RunFacts:
     def experiment(self) -> Experiment | None:
         """The experiment, or None if its settings are invalid or name custom objects."""
         workers = self.settings.get("workers")
-        if isinstance(workers, int) and workers > MAX_WORKERS:
-            self.problems.append(f"workers = {workers:,}: pages show at most {MAX_WORKERS:,}")
+        if isinstance(workers, int) and workers > MAX_SHOWN_WORKERS:
+            self.problems.append(f"workers = {workers:,}: pages show at most {MAX_SHOWN_WORKERS:,}")
             return None
         items = [
             item

@@ -13,10 +13,15 @@ import polars as pl
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from straggler.analysis.figures.plotly_renderer import render_plotly
-from straggler.analysis.labels import label_runs
 from straggler.record import RecordError, find_locked_inodes, is_being_written, read_table
 from straggler.web.gallery import build_gallery, build_live_gallery
-from straggler.web.report import SUMMARY_COLUMNS, build_summary_rows, describe_rerun, dump_json, list_problems
+from straggler.web.report import (
+    SUMMARY_COLUMNS,
+    build_summary_rows,
+    describe_reruns,
+    dump_json,
+    list_problems,
+)
 from straggler.web.run_facts import READ_ERRORS, RunFacts
 from straggler.web.study_page import StudyPage, is_study_folder
 
@@ -129,7 +134,7 @@ class RunIndex:
         figures = build_gallery(runs) if complete else build_live_gallery(runs)
         return dump_json(
             {
-                "runs": [describe_rerun(*pair) for pair in zip(runs, label_runs(runs), strict=True)],
+                "runs": describe_reruns(runs),
                 "columns": SUMMARY_COLUMNS,
                 "rows": build_summary_rows(runs),
                 "figures": [render_plotly(figure) for figure in figures],
