@@ -6,7 +6,7 @@ import polars as pl
 from rich.console import Console
 from straggler.analysis.comparison_figures import error_against_workers
 
-from straggler.analysis.tables import build_table, error_rows, fill_section, format_markdown_table
+from straggler.analysis.tables import build_table, fill_section, format_markdown_table, tabulate_errors
 
 RESULTS = Path("results/methods")
 DOCUMENT = Path("docs/methods.md")
@@ -33,7 +33,7 @@ def main() -> None:
     }
     console = Console()
     for name, table in tables.items():
-        columns, rows = error_rows(table)
+        columns, rows = tabulate_errors(table)
         console.print(build_table(f"{name}: test error (%)", columns, rows))
         fill_section(DOCUMENT, f"results:methods-{name}", format_markdown_table(columns, rows))
         if len(columns) > 3:

@@ -5,7 +5,7 @@ from io import StringIO
 import polars as pl
 from rich.console import Console
 
-from straggler.analysis.tables import build_table, error_rows
+from straggler.analysis.tables import build_table, tabulate_errors
 
 
 def test_error_cells_have_spread_failed_runs_and_learning_rate() -> None:
@@ -18,9 +18,9 @@ def test_error_cells_have_spread_failed_runs_and_learning_rate() -> None:
             "converged": [True, True, False, False, False],
         }
     )
-    assert error_rows(runs) == (["method", "N = 4", "N = 8"], [["ga", "11.00 ± 1.41 (1 of 3 NC)", "NC"]])
+    assert tabulate_errors(runs) == (["method", "N = 4", "N = 8"], [["ga", "11.00 ± 1.41 (1 of 3 NC)", "NC"]])
     tuned = runs.with_columns(lr=pl.when(pl.col("workers") == 4).then(0.1).otherwise(0.02))
-    assert error_rows(tuned)[1] == [["ga", "11.00 ± 1.41 (1 of 3 NC) at 0.1", "NC at 0.02"]]
+    assert tabulate_errors(tuned)[1] == [["ga", "11.00 ± 1.41 (1 of 3 NC) at 0.1", "NC at 0.02"]]
 
 
 def test_column_heads_break_only_between_words() -> None:

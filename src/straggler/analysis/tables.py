@@ -1,4 +1,4 @@
-"""Records as tables for the terminal."""
+"""Tables for the terminal and for Markdown documents, and the description of a record."""
 
 import re
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from rich.text import Text
 
 from straggler.record import Record
 
-LONGEST_WORD = 16  # that is not broken, a number among them; ids and paths may be
-BETWEEN = 3  # letters between two columns
-LONGEST_NAME = 40  # that keeps its line; a longer one would take the other columns' room
+LONGEST_WORD = 16  # letters; longer words, such as ids and paths, may be broken
+COLUMN_GAP = 3  # letters
+LONGEST_NAME = 40  # letters of a first column that is never wrapped
 BARS = " ▁▂▃▄▅▆▇█"
 
 
 def format_number(value: object, digits: int = 2, unit: str = "") -> str:
-    """A number as people read it; a dash where there is none."""
+    """Format a number with thousands separators; None becomes a dash."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -41,8 +41,8 @@ def build_table(
         [len(word) for text in (column, *below) for word in text.split()]
         for column, below in zip(columns, cells, strict=True)
     ]
-    needed = sum(min(max(letters, default=0), LONGEST_WORD) + BETWEEN for letters in words)
-    room = needed <= get_terminal_size().columns  # else rich would cut off what it may not break
+    needed = sum(min(max(letters, default=0), LONGEST_WORD) + COLUMN_GAP for letters in words)
+    room = needed <= get_terminal_size().columns  # otherwise rich would cut off unbreakable words
     for column, below, letters in zip(columns, cells, words, strict=True):
         name = below is cells[0] and max(map(len, below), default=0) <= LONGEST_NAME
         whole = max((count for count in letters if count <= LONGEST_WORD), default=0)
@@ -54,25 +54,23 @@ def build_table(
 
 
 def format_markdown_table(columns: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def fill_section(document: Path, mark: str, text: str) -> None:
-    """Replace what stands between `<!-- mark -->` and `<!-- /mark -->`."""
+    """Replace the text of a document between `<!-- mark -->` and `<!-- /mark -->`."""
     opening, closing = f"<!-- {mark} -->", f"<!-- /{mark} -->"
     whole = document.read_text()
     if opening not in whole or closing not in whole:
-        raise ValueError(
-            f"{document} has no place for {mark}: write {opening} and {closing} where it belongs"
-        )
+        raise ValueError(f"{document} has no section {mark!r}. Add {opening} and {closing}.")
     pattern = re.compile(f"{re.escape(opening)}.*?{re.escape(closing)}", re.DOTALL)
     document.write_text(pattern.sub(lambda _: f"{opening}\n\n{text}\n\n{closing}", whole))
 
 
 def compare_records(records: Mapping[str, Record], target: float) -> Table:
-    """Runs side by side: how good, how soon, how stale."""
+    """Return a table of accuracy, time to a target accuracy, staleness and time by run."""
     columns = ["", "test accuracy", f"time to {target:g} %", "updates", "gradients", "staleness", "time"]
     rows = []
     for name, record in records.items():
@@ -89,16 +87,13 @@ def compare_records(records: Mapping[str, Record], target: float) -> Table:
                 format_number(facts["seconds"], 0, " s"),
             ]
         )
-    table = build_table("", columns, rows)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    return table
+    return build_table("", columns, rows, justify="right")
 
 
-def error_rows(runs: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Test error by method and number of workers: mean ± std over the seeds that learnt, else NC.
+def tabulate_errors(runs: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows: mean ± standard deviation of the test error of the runs that converged.
 
-    Where learning rates differ, each cell says which was its own.
+    Where learning rates differ, each cell includes its rate.
     """
     workers = sorted(runs["workers"].unique())
     rates = "lr" in runs.columns and runs["lr"].n_unique() > 1
@@ -106,11 +101,11 @@ def error_rows(runs: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
     for (method,), group in runs.group_by(["method"], maintain_order=True):
         parts = [group.filter(pl.col("workers") == count) for count in workers]
         at = [f" at {part['lr'][0]:g}" if rates and len(part) else "" for part in parts]
-        rows.append([str(method), *(error_cell(part) + rate for part, rate in zip(parts, at, strict=True))])
+        rows.append([str(method), *(format_error(part) + rate for part, rate in zip(parts, at, strict=True))])
     return ["method", *(f"N = {count}" for count in workers)], rows
 
 
-def error_cell(runs: pl.DataFrame) -> str:
+def format_error(runs: pl.DataFrame) -> str:
     if runs.is_empty():
         return ""
     if not runs["converged"].any():
@@ -122,15 +117,15 @@ def error_cell(runs: pl.DataFrame) -> str:
 
 
 def describe_record(record: Record) -> Group:
-    """One run: what it was, what came out, how it got there."""
+    """Return settings, summary, curve, staleness and class scores of a record for the terminal."""
     facts = record.summary
     parts: list[Table | Text] = [Text(f"run {record.path.name}: {record.status}", style="bold")]
     if record.status == "lost":
-        parts.append(Text("nobody writes it any more; straggler resume goes on", style="red"))
+        parts.append(Text("The process has exited. `straggler resume` continues the run.", style="red"))
     if facts.get("error"):
         parts.append(Text(str(facts["error"]), style="red"))
     parts.append(Text("\n" + record.text.rstrip()))
-    rows = [[key, format_number(value, 4)] for key, value in plain(facts)]
+    rows = [[key, format_number(value, 4)] for key, value in list_single_values(facts)]
     parts.append(build_table("\nsummary", ["", ""], rows))
     if len(record.curve):
         parts += curve_tables(record.curve)
@@ -142,8 +137,8 @@ def describe_record(record: Record) -> Group:
     return Group(*parts)
 
 
-def plain(facts: Mapping[str, object]) -> list[tuple[str, object]]:
-    """The single values of a summary."""
+def list_single_values(facts: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Return the single values of a summary."""
     return [
         (key, value)
         for key, value in facts.items()
@@ -152,7 +147,7 @@ def plain(facts: Mapping[str, object]) -> list[tuple[str, object]]:
 
 
 def curve_tables(curve: pl.DataFrame) -> list[Table]:
-    """What a terminal has room for beside each other: the run and its test, then the other splits."""
+    """Return a table of the run and the test set, and one of the other splits."""
     others = [name for name in curve.columns if name.startswith(("train_", "validation_"))]
     tables = [curve_table("\ncurve", curve.select(pl.exclude("lr", *others)))]
     return [*tables, curve_table("\nother splits", curve.select("epochs", *others))] if others else tables
@@ -168,7 +163,7 @@ def curve_table(title: str, shown: pl.DataFrame) -> Table:
 
 
 def staleness_bars(arrivals: pl.DataFrame) -> Text:
-    """A histogram on one line, 0 to the largest."""
+    """Return a histogram on one line, from 0 to the largest staleness."""
     staleness = arrivals.filter(pl.col("decision") != "cancelled")["staleness"]
     most = int(staleness.max() or 0)  # type: ignore[arg-type]
     width = max(1, -(-(most + 1) // 60))

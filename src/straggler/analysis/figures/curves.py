@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from straggler.analysis.figures.description import Axis, FigureSpec, Line, Mark, Panel
-from straggler.analysis.intervals import error_bars, mean_interval
+from straggler.analysis.intervals import FEWEST_SEEDS, error_bars, mean_interval
 from straggler.analysis.labels import RunData
 
 AGAINST = ("seconds", "epochs", "updates", "gradients")
@@ -23,7 +23,6 @@ NOTES = {
 }
 GRID_POINTS = 120  # of a mean over seeds, and of a curve made of arrivals
 MOST_POINTS = 400  # of one line
-FEWEST_SEEDS = 3  # for a confidence interval
 WIDE = 100.0  # times the median: beyond it an axis is logarithmic
 Array = np.ndarray[Any, Any]
 Groups = Mapping[str, Sequence[RunData]]  # the seeds of each setting by its label

@@ -7,7 +7,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from straggler.analysis.figures.description import Axis, FigureSpec, Mark, Panel, Scatter, Surface, Trajectory
+from straggler.analysis.figures.description import (
+    Axis,
+    FigureSpec,
+    Mark,
+    Panel,
+    Scatter,
+    Surface,
+    Trajectory,
+    hide_labels,
+)
 
 VIEWS = ("both", "top", "3d")
 LEVELS = 18
@@ -63,7 +72,8 @@ def build_landscape_figure(
         panels.append(Panel([*ground, *draw_paths_from_above(points, across, up, losses)], x, y))
     if view in ("both", "3d"):
         paths = draw_paths_in_space(points, colours or {})
-        panels.append(Panel([*ground, *paths], x, y, Axis("loss", **ticks)))
+        space = Panel([*ground, *paths], x, y, Axis("loss", **ticks))
+        panels.append(hide_labels(space) if panels else space)
     what = "the test set" if samples is None else f"{samples:,} test samples"
     title = f"Loss of {what} on the plane that explains {100 * sum(explained):.1f} % of the paths' variance"
     size = (11 if view == "both" else 6.5, 5.2)

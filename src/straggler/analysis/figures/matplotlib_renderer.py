@@ -92,7 +92,8 @@ def draw_panel(axes: Axes, panel: d.Panel) -> None:
     if panel.z:
         format_space(axes, panel)
     if panel.title:
-        axes.set_title(wrap_text(panel.title, 17 * axes.get_figure().get_figwidth()))  # type: ignore[union-attr]
+        inches = axes.get_position().width * axes.get_figure().get_figwidth()  # type: ignore[union-attr]
+        axes.set_title(wrap_text(panel.title, 19 * inches))
     if not panel.marks:
         axes.set_axis_off()
 

@@ -8,7 +8,7 @@ from straggler.analysis.figures.description import Axis, FigureSpec, Heatmap, Li
 from straggler.analysis.intervals import error_bars, mean_interval
 from straggler.analysis.labels import expand_settings
 
-CAPTION = "Mean and 95 % confidence interval over seeds (two seeds: both), without NC: no convergence."
+CAPTION = "Mean and 95 % confidence interval over seeds (from three on) that converged; NC: not converged."
 
 
 def collect_outcomes(groups: Groups) -> pl.DataFrame:

@@ -149,7 +149,8 @@ def build_traces(mark: d.Mark, panel: d.Panel) -> list[Trace]:
 
 def format_error(error: d.Errors | None) -> dict[str, Any]:
     below, above = error or ((), ())
-    return {"symmetric": False, "arrayminus": round_for_json(below), "array": round_for_json(above)}
+    look = {"symmetric": False, "thickness": 1, "width": 2}
+    return look | {"arrayminus": round_for_json(below), "array": round_for_json(above)}
 
 
 @build_traces.register

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from straggler.analysis.figures.curves import FEWEST_SEEDS, Groups
+from straggler.analysis.figures.curves import Groups
 from straggler.analysis.figures.description import Axis, Bars, FigureSpec, Line, Panel
-from straggler.analysis.intervals import error_bars, mean_interval
+from straggler.analysis.intervals import FEWEST_SEEDS, error_bars, mean_interval
 from straggler.analysis.labels import RunData
 from straggler.analysis.tables import format_number
 
