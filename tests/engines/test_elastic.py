@@ -58,7 +58,7 @@ class Restless:
         to, away = (self.present, self.gone) if joined else (self.gone, self.present)
         to.add(worker)
         away.remove(worker)
-        self.inside._flights.pop(worker, None)
+        self.inside._arrivals.pop(worker, None)
         return Change(worker, self.now, joined)
 
     def close(self) -> None: ...
@@ -255,7 +255,7 @@ class Leaving:
     def next(self) -> Arrival | Change | None:
         self.after -= 1
         if self.after == 0:
-            self.inside._flights.pop(1, None)
+            self.inside._arrivals.pop(1, None)
             return Change(1, self.now, joined=False)
         return self.inside.next()
 

@@ -1,5 +1,6 @@
 """Virtual time: the clock jumps to the next finished job; gradients are computed ahead on all cores."""
 
+from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
 from typing import ClassVar, Self
@@ -8,10 +9,6 @@ from straggler.core import Arrival, Gradient, Job
 from straggler.engines import EngineSetup
 from straggler.engines.pool.gradient_pool import ComputeTask, GradientComputer
 from straggler.timing.durations import Durations
-
-Flight = tuple[
-    Job, ComputeTask | None, float, float, float
-]  # job, task, start, seconds of compute and of delay
 
 
 class Simulator:
@@ -26,13 +23,22 @@ class Simulator:
     def __init__(self, compute: GradientComputer, durations: Durations) -> None:
         self.now = 0.0
         self.compute, self.durations = compute, durations
-        self.started: dict[int, float] = {}  # when each worker's latest job started
-        self.launches: dict[int, int] = {}  # and its launch number
+        self._compute_gradient = compute.gradient  # one bound method for all arrivals
         # (time, worker, launch); cancelled jobs stay in the queue, so it must not hold their models
         self._queue: list[tuple[float, int, int]] = []
-        self._flights: dict[int, Flight] = {}  # each busy worker's job
+        self._arrivals: dict[int, Arrival] = {}  # each busy worker's arrival to come
         self._uncomputed: list[tuple[float, int, int, ComputeTask]] = []  # tasks that no process computes yet
         self._resumed: dict[int, float] = {}
+
+    @property
+    def started(self) -> dict[int, float]:
+        """When each busy worker's job started."""
+        return {worker: arrival.started for worker, arrival in self._arrivals.items()}
+
+    @property
+    def launches(self) -> dict[int, int]:
+        """The launch number of each busy worker's job."""
+        return {worker: arrival.job.launch for worker, arrival in self._arrivals.items()}
 
     def resume(self, now: float, started: dict[int, float], present: list[int]) -> None:
         """Continue at a time; the next jobs of these workers started when the checkpoint says."""
@@ -42,40 +48,37 @@ class Simulator:
         """Start a job; a busy worker abandons its current job."""
         worker, launch = job.worker, job.launch
         started = self._resumed.pop(worker, self.now) if self._resumed else self.now
-        self.started[worker], self.launches[worker] = started, launch
         compute, delay = self.durations.parts(worker, launch)
         time = started + (compute + delay)
-        # Without a pool nothing is computed ahead, so no task is needed.
-        task = self._create_task(job, time) if self.compute.looks_ahead else None
-        self._flights[worker] = (job, task, started, compute, delay)
+        samples = self.compute.problem.batch_samples(worker, job.index)
+        if self.compute.looks_ahead:
+            fetch, ignore = self._create_task(job, time)
+            arrival = Arrival(job, started, time, samples, fetch, ignore, compute, delay, lent=True)
+        else:  # the gradient is computed when it is accessed
+            arrival = Arrival(job, started, time, samples, self._compute_gradient, None, compute, delay)
+        self._arrivals[worker] = arrival
         heappush(self._queue, (time, worker, launch))
 
     def next(self) -> Arrival | None:
         """Advance the clock to the next arrival and return it; None if no worker is busy."""
-        flights = self._flights
+        arrivals = self._arrivals
         while self._queue:
             time, worker, launch = heappop(self._queue)
-            if worker not in flights or flights[worker][0].launch != launch:
-                continue  # the job was cancelled
-            job, task, started, compute, delay = flights.pop(worker)
-            self.now = time
-            samples = self.compute.problem.batch_samples(worker, job.index)
-            if task is None:
-                return Arrival(job, started, time, samples, self.compute.gradient, None, compute, delay)
-            fetch, ignore = partial(self._fetch, task), partial(self.compute.abandon, task)
-            return Arrival(job, started, time, samples, fetch, ignore, compute, delay, lent=True)
+            if worker in arrivals and arrivals[worker].job.launch == launch:  # else it was cancelled
+                self.now = time
+                return arrivals.pop(worker)
         return None
 
     def close(self) -> None:
         """Do nothing: whoever created the gradient computer closes it."""
 
-    def _create_task(self, job: Job, time: float) -> ComputeTask:
-        """Create the task that computes a gradient ahead of its arrival; abandon the previous one."""
+    def _create_task(self, job: Job, time: float) -> tuple[Callable[[Job], Gradient], Callable[[], None]]:
+        """Create the task that computes a gradient ahead; return functions that fetch and abandon it."""
+        if (abandoned := self._arrivals.get(job.worker)) is not None:
+            abandoned.ignore()
         task = self.compute.gradient_task(job.x, job.buffers, job.worker, job.index)
-        if (abandoned := self._flights.get(job.worker)) is not None and abandoned[1] is not None:
-            self.compute.abandon(abandoned[1])
         heappush(self._uncomputed, (time, job.worker, job.launch, task))
-        return task
+        return partial(self._fetch, task), partial(self.compute.abandon, task)
 
     def _fetch(self, task: ComputeTask, job: Job) -> Gradient:
         self.compute.ahead(self._next_uncomputed)

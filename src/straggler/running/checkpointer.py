@@ -106,13 +106,17 @@ class Checkpointer:
 
     def save(self) -> None:
         """Write a checkpoint. Jobs that the engine does not have yet count as started now."""
+        started, launches = self.engine.started, self.engine.launches
         state = RunState(
             updates=self.server.k,
             elapsed=self.elapsed(),
             server=self.server.state(),
             clock=EngineClock(
                 now=self.engine.now,
-                started={worker: self._started_at(worker) for worker in self.server.busy},
+                started={
+                    worker: started[worker] if launches.get(worker) == job.launch else self.engine.now
+                    for worker, job in self.server.busy.items()
+                },
                 present=list(self.server.active),
             ),
             observer=self.observer.finish_state(),
@@ -120,10 +124,6 @@ class Checkpointer:
         )
         write_checkpoint(self.recorder.path, self.server.gradients, state)
         self._saved, self._saved_updates = time.monotonic(), self.server.k
-
-    def _started_at(self, worker: int) -> float:
-        is_submitted = self.engine.launches.get(worker) == self.server.busy[worker].launch
-        return self.engine.started[worker] if is_submitted else self.engine.now
 
     @contextmanager
     def saving_on(self, kind: type[Exception]) -> Iterator[None]:

@@ -12,6 +12,9 @@ from straggler.timing.laws import BLOCK, Array, Law, Term
 CHECKED_WORKERS = 16  # whose first job is drawn before anything runs
 
 
+NO_DELAY = array("d", bytes(8 * BLOCK))
+
+
 class DurationError(ValueError):
     """A job whose duration is not positive and finite."""
 
@@ -76,7 +79,8 @@ class Durations:
 
     def _draw_latest(self, worker: int, number: int) -> DrawnBlock:
         _, compute, delay = self._draw(worker, number)
-        block = DrawnBlock(number, array("d", compute.tobytes()), array("d", delay.tobytes()))
+        delays = array("d", delay.tobytes()) if self.delays else NO_DELAY
+        block = DrawnBlock(number, array("d", compute.tobytes()), delays)
         self._latest[worker] = block
         return block
 
