@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from straggler.core.interfaces import Split
-from straggler.core.loop import Budget, train
-from straggler.engines.pool.gradient_pool import GradientComputer
-from straggler.engines.simulator import Simulator
+from straggler.core.loop import Budget
 from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
+from straggler.running.simulation import simulate
 from straggler.sweeps.grid import PlannedRun
-from straggler.timing import Durations, Law
+from straggler.timing import Law
 from straggler.timing.clusters import Repetition, mean_batch_seconds
 
 MEASURE_SECONDS = 0.2  # of training per kind of experiment
@@ -64,16 +63,12 @@ def measure_costs(experiment: Experiment, data: Path | None) -> MeasuredCosts:
     x, buffers = problem.initial_model()
     start = time.perf_counter() - started
 
-    def train_briefly(gradients: int) -> None:
-        durations = Durations(experiment.compute, [], experiment.workers, experiment.seed)
-        engine = Simulator(GradientComputer(problem), durations)
-        train(experiment.server(problem), engine, Budget(gradients=gradients), lambda *seen: None)
-
+    arrival = measure_seconds(simulate, experiment, problem, Budget(gradients=1))
+    count = min(MAX_GRADIENTS, int(MEASURE_SECONDS / max(arrival, 1e-4)))
+    if count > 1:  # the first gradient is slow
+        seconds = measure_seconds(simulate, experiment, problem, Budget(gradients=count))
+        arrival = min(arrival, seconds / count)
     with use_one_thread():
-        arrival = measure_seconds(train_briefly, 1)
-        count = min(MAX_GRADIENTS, int(MEASURE_SECONDS / max(arrival, 1e-4)))
-        if count > 1:  # the first gradient is slow
-            arrival = min(arrival, measure_seconds(train_briefly, count) / count)
         chunk = min(measure_seconds(problem.evaluate, x, buffers, "test", 0) for _ in range(2))
     tested: list[Split] = ["test", "validation"] if experiment.validation else ["test"]
     evaluation = chunk * sum(map(problem.count_chunks, tested))
