@@ -39,6 +39,9 @@ class CheckpointInterval:
         return cls(seconds=amount) if text.strip().endswith("s") else cls(updates=amount)
 
 
+register_state(RecorderState)  # here, because recorder.py does not import torch
+
+
 @register_state
 @dataclass
 class EngineClock:

@@ -124,7 +124,11 @@ def serve_runs(fd: int) -> None:
         except EOFError:
             return
         os.chdir(folder)
-        connection.send(run_and_summarise(lambda seen: connection.send(("progress", seen.spent)), *order))
+        try:
+            result = run_and_summarise(lambda seen: connection.send(("progress", seen.spent)), *order)
+        except KeyboardInterrupt:  # the sweep was interrupted, and the run is saved
+            return
+        connection.send(result)
 
 
 def run_and_summarise(
@@ -150,7 +154,5 @@ def run_and_summarise(
         cluster = address if experiment.engine == "ray" else None
         record = experiment.run(runs, jobs=1, data=data, progress=progress, address=cluster)
         return "done", summarise_run(experiment, record, measurements, data)
-    except KeyboardInterrupt:
-        raise SystemExit(0) from None  # the sweep was interrupted, and the run is saved
     except Exception as error:
         return "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -167,8 +167,8 @@ class ReportingThread(threading.Thread):
         self._function, self._spent, self._is_cancelled = function, 0.0, False
 
     def run(self) -> None:
-        """Call the function; a cancelled run ends with SystemExit."""
-        with suppress(SystemExit):
+        """Call the function; a cancelled run ends with KeyboardInterrupt."""
+        with suppress(KeyboardInterrupt):
             self.result = self._function(self._update)
 
     def _update(self, progress: RunProgress) -> None:
