@@ -30,7 +30,8 @@ from straggler.analysis.tables import build_table
 from straggler.core import Arrival
 from straggler.core.loop import Budget, train
 from straggler.engines.processes import ProcessEngine
-from straggler.engines.ray import RayEngine, join
+from straggler.engines.ray import RayEngine
+from straggler.engines.ray_cluster import RayConnection
 from straggler.engines.real_time import RealTimeEngine
 from straggler.experiment import Experiment
 from straggler.problems.quadratic import NullProblem
@@ -153,7 +154,7 @@ class PlainRay:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        join(address=None, workers=WORKERS, resources={"CPU": 1.0})
+        RayConnection(address=None, workers=WORKERS, resources={"CPU": 1.0})
         self.server = ray.remote(num_cpus=0)(ActorServer).remote(size)
         self.workers = [ray.remote(num_cpus=0)(ActorWorker).remote() for _ in range(WORKERS)]
         self(4)
@@ -229,7 +230,7 @@ def recovery(times: int) -> None:
 
 
 def process_of_first(engine: Any) -> int:
-    return int(engine._seats[0].pid if isinstance(engine, RayEngine) else engine._children[0].pid)
+    return int(engine._slots[0].pid if isinstance(engine, RayEngine) else engine._children[0].pid)
 
 
 class Recovered(Exception):

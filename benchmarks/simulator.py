@@ -24,7 +24,7 @@ from straggler.algorithms.methods import METHODS
 from straggler.analysis.tables import build_table
 from straggler.core import Arrival, Gradient, Server
 from straggler.core.loop import Budget, train
-from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool, on_cores
+from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool, create_computer
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.quadratic import NullProblem
@@ -75,7 +75,7 @@ def simulated(
 ) -> float:
     """Seconds of the loop in the simulator, as a run without a record."""
     problem = experiment.problem()
-    compute = on_cores(problem, jobs)
+    compute = create_computer(problem, jobs)
     try:
         if isinstance(compute, GradientPool):
             compute.wait_until_ready()

@@ -17,9 +17,9 @@ def _ray_ends() -> Iterator[None]:
 @pytest.fixture
 def ray_here(_ray_ends: None) -> None:
     """One Ray for all tests of this process; engines use the one there is."""
-    from straggler.engines.ray import join
+    from straggler.engines.ray_cluster import RayConnection
 
-    join(address=None, workers=6, resources={"CPU": 1.0})
+    RayConnection(address=None, workers=6, resources={"CPU": 1.0})
 
 
 @pytest.fixture(autouse=True)

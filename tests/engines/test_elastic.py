@@ -164,7 +164,7 @@ def test_a_server_forgets_the_statistics_of_the_departed() -> None:
 def test_a_worker_that_dies_as_a_resumed_run_starts_joins_once() -> None:
     """It was gone when the run was saved; the engine knows already that it comes."""
     engine = ProcessEngine.__new__(ProcessEngine)
-    engine.workers, engine.least = 4, 2
+    engine.workers, engine.min_workers = 4, 2
     engine._absent, engine._changes = set(), deque([(2, False), (2, True)])
     engine.resume(0.0, {}, present=[0, 1])
     assert list(engine._changes) == [(2, False), (2, True), (3, True)]

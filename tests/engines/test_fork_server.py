@@ -70,7 +70,7 @@ def test_a_child_sees_our_files_under_our_numbers_and_todays_environment(
         file.flush()
     number, (_, environment, *seen), _ = begin(own, *(file.fileno() for file in files))
     assert environment == "yes" and seen == [str(number) for number in range(300)]
-    assert own.end(number) == -signal.SIGKILL
+    assert own.kill_child(number) == -signal.SIGKILL
 
 
 def test_ended_children_are_gone_and_those_that_ended_alone_keep_their_exit_code(own: ForkServer) -> None:
@@ -78,9 +78,9 @@ def test_ended_children_are_gone_and_those_that_ended_alone_keep_their_exit_code
     second, (other, *_), line = begin(own)
     line.close()  # it ends by itself
     wait_until(lambda: not alive(other))
-    assert own.end(second) == 0
+    assert own.kill_child(second) == 0
     os.kill(int(pid), signal.SIGSTOP)
-    assert own.end(first) == -signal.SIGKILL and held.recv(1) == b""
+    assert own.kill_child(first) == -signal.SIGKILL and held.recv(1) == b""
     assert not Path(f"/proc/{pid}").exists() and not Path(f"/proc/{other}").exists()
 
 
@@ -89,7 +89,7 @@ def test_the_fork_server_has_no_threads_when_it_forks(own: ForkServer) -> None:
     assert len(list(Path(f"/proc/{own.process.pid}/task").iterdir())) == 1
 
 
-def test_children_die_with_the_nursery_and_another_takes_its_place(
+def test_children_die_with_the_fork_server_and_another_takes_its_place(
     own: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_fork_server", own)
@@ -97,19 +97,19 @@ def test_children_die_with_the_nursery_and_another_takes_its_place(
     os.kill(int(pid), signal.SIGSTOP)  # even one that cannot see its line close
     own.process.kill()
     wait_until(lambda: not alive(pid))
-    assert own.end(number) == -signal.SIGKILL
+    assert own.kill_child(number) == -signal.SIGKILL
     other = get_fork_server()
-    assert other is not own and other.alive()
+    assert other is not own and other.is_usable()
     other.process.kill()
     other.process.wait()
 
 
-def test_half_a_request_ends_the_nursery() -> None:
+def test_half_a_request_ends_the_fork_server() -> None:
     """Whoever asked was killed before it sent the files: nobody waits for them."""
     ours, theirs = socket.socketpair()
     ours.close()
     with theirs, pytest.raises(EOFError):
-        module.received_files(theirs, 2)
+        module.receive_files(theirs, 2)
 
 
 def test_nothing_is_left_of_a_process_that_was_killed() -> None:

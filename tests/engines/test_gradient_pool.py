@@ -16,8 +16,8 @@ from torch import nn
 from straggler.algorithms.methods import METHODS
 from straggler.core import Problem
 from straggler.engines.pool.fork_server import get_fork_server
-from straggler.engines.pool.gradient_pool import DEPTH, ComputeTask, GradientComputer, GradientPool
-from straggler.engines.pool.shared_memory import pack
+from straggler.engines.pool.gradient_pool import SLOTS, ComputeTask, GradientComputer, GradientPool
+from straggler.engines.pool.shared_memory import pack_shared
 from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
 from straggler.running.evaluation import Evaluation
@@ -53,9 +53,9 @@ class Awaited(GradientPool):
         super().__init__(problem, processes, joins)
         self.wait_until_ready()
 
-    def _start(self, task: ComputeTask, seat: Any) -> None:
+    def _start(self, task: ComputeTask, slot: Any) -> None:
         Awaited.started += task.call[0] == "gradient"
-        super()._start(task, seat)
+        super()._start(task, slot)
 
 
 def same_bits(settings: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_gradients_and_evaluations_of_the_pool_are_those_of_this_process() -> No
         pool, here = ready(GradientPool(problem, 2)), GradientComputer(problem)
         try:
             tasks = [ComputeTask(("gradient", w, i), x, buffers) for w in range(3) for i in range(4)]
-            pool.ahead(iter_of(tasks))
+            pool.start_tasks(iter_of(tasks))
             for task in reversed(tasks):  # not the order they were started in
                 ours, theirs = here.result(ComputeTask(task.call, x, buffers)), pool.result(task)
                 assert torch.equal(ours.vector, theirs.vector)
@@ -130,7 +130,7 @@ def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
         tasks = [ComputeTask(("gradient", 0, i), *model) for i in range(30)]
         upcoming = iter_of(tasks)
         for number, task in enumerate(tasks):
-            pool.ahead(upcoming)
+            pool.start_tasks(upcoming)
             if number in (3, 11, 20):
                 os.kill(pool._children[number % 2].pid, signal.SIGKILL)
             assert torch.equal(pool.result(task).vector, here.result(task).vector)
@@ -142,12 +142,12 @@ def test_one_that_joins_computes_too_while_it_waits_and_an_error_is_for_who_asks
     with use_one_thread(), closing(Awaited(problem, 1, joins=True)) as pool:
         here, model = GradientComputer(problem), problem.initial_model()
         tasks = [ComputeTask(("gradient", 0, i), *model) for i in range(20)]
-        tasks[DEPTH] = ComputeTask(("gradient", 99, 0), *model)  # no such worker; it is tried here
+        tasks[SLOTS] = ComputeTask(("gradient", 99, 0), *model)  # no such worker; it is tried here
         upcoming = iter_of(tasks)
         for number, task in enumerate(tasks):
-            pool.ahead(upcoming)
-            if number == DEPTH:
-                with pytest.raises(RuntimeError, match=r"computing .*99.* failed"):
+            pool.start_tasks(upcoming)
+            if number == SLOTS:
+                with pytest.raises(RuntimeError, match=r"Computing .*99.* failed"):
                     pool.result(task)
             else:
                 assert torch.equal(pool.result(task).vector, here.result(task).vector)
@@ -166,7 +166,7 @@ def test_tasks_that_failed_make_room() -> None:
     """As when the data vanish: what is asked next is told of it, and does not wait for a seat for ever."""
     with digits_pool(2) as (pool, _, model):
         nobody = 99
-        pool.ahead(iter_of([ComputeTask(("gradient", nobody, i), *model) for i in range(4)]))
+        pool.start_tasks(iter_of([ComputeTask(("gradient", nobody, i), *model) for i in range(4)]))
         assert pool.result(pool.evaluation_tasks(*model, "test")[0]) is not None
 
 
@@ -233,7 +233,7 @@ def test_a_memory_mapped_array_is_sent_by_name_and_a_view_of_it_by_value(tmp_pat
     np.save(tmp_path / "big.npy", np.arange(1_000_000, dtype=np.int64))
     mapped = np.load(tmp_path / "big.npy", mmap_mode="r")
     for array in (mapped, mapped[1000:], mapped[::2]):
-        payload, shared = pack({"array": array})
+        payload, shared = pack_shared({"array": array})
         assert len(payload) < 10_000
         assert np.array_equal(pickle.loads(payload)["array"], array)
         for memory in shared:

@@ -20,9 +20,10 @@ from test_engines import REAL, UntilHarmed
 
 from straggler.config.registry import InputError
 from straggler.core import Job
-from straggler.engines import ray as ray_cluster
-from straggler.engines.pool.tensor_pickle import flatten, restore
-from straggler.engines.ray import RayEngine, check_room, join
+from straggler.engines import ray as ray_module
+from straggler.engines.pool.shared_memory import pack_buffers, unpack_buffers
+from straggler.engines.ray import RayEngine
+from straggler.engines.ray_cluster import RayConnection, check_room
 from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
 from straggler.running.replay import replay
@@ -74,11 +75,11 @@ def test_a_run_survives_the_loss_of_a_node(
         wait_for(lambda: bool(made) and all(made[0].launches.get(worker, 0) > 5 for worker in range(3)), over)
         engine = made[0]
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-        wait_for(lambda: engine.restarts > 0 and not all(map(engine._ready, range(3))), over)
-        lost = next(worker for worker in range(3) if not engine._ready(worker))
+        wait_for(lambda: engine.restarts > 0 and not all(map(engine._is_ready, range(3))), over)
+        lost = next(worker for worker in range(3) if not engine._is_ready(worker))
         before = dict(engine.launches)
         wait_for(lambda: all(engine.launches[w] > before[w] + 20 for w in range(3) if w != lost), over)
-        seen["had a place"] = engine._ready(lost)
+        seen["had a place"] = engine._is_ready(lost)
         cluster.add_node(num_cpus=1)
         wait_for(lambda: engine.launches[lost] > before[lost] + 5, over)
 
@@ -119,7 +120,7 @@ def test_a_large_model_is_put_once_and_dropped_when_no_job_needs_it(
 ) -> None:
     problem = Experiment(dataset="digits", model="mlp(hidden=[200])", workers=3).problem()
     x = problem.initial_model()[0]
-    assert x.nbytes > ray_cluster.ALONG
+    assert x.nbytes > ray_module.MAX_BYTES_IN_PIECES
     puts: list[int] = []
     put = ray.put
     with use_one_thread():
@@ -144,10 +145,10 @@ def test_large_data_stays_outside_of_the_pickle_and_is_not_copied(tmp_path: Path
     np.save(tmp_path / "big.npy", np.arange(1_000_000, dtype=np.int64))
     mapped = np.load(tmp_path / "big.npy", mmap_mode="r")
     thing = {"mapped": mapped, "part": mapped[10:], "tensor": torch.ones(1_000_000), "none": np.empty(0)}
-    payload, arrays = flatten(thing)
+    payload, arrays = pack_buffers(thing)
     assert len(payload) < 10_000
     (tmp_path / "big.npy").unlink()  # another node does not have it
-    again = restore(payload, arrays)
+    again = unpack_buffers(payload, arrays)
     assert np.array_equal(again["mapped"], thing["mapped"]) and np.array_equal(again["part"], thing["part"])
     assert torch.equal(again["tensor"], thing["tensor"]) and len(again["none"]) == 0
     assert any(np.shares_memory(again["mapped"], array) for array in arrays)
@@ -181,7 +182,7 @@ def test_an_address_where_nobody_answers_is_refused_soon() -> None:
     ray.shutdown()
     before = time.monotonic()
     with pytest.raises(InputError, match=r"--address 127\.0\.0\.1:1: .*refused.*ray start --head"):
-        join("127.0.0.1:1", 1, {"CPU": 1.0})
+        RayConnection("127.0.0.1:1", 1, {"CPU": 1.0})
     assert time.monotonic() - before < 6
 
 

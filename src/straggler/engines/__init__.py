@@ -1,22 +1,30 @@
 """Engines run jobs: in virtual time, in worker processes, on a Ray cluster, or in a recorded order."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from straggler.config.fingerprints import fingerprint
 from straggler.config.imports import import_object, is_import_string
-from straggler.config.registry import suggest_name
+from straggler.config.registry import InputError, suggest_name
 from straggler.core import Engine
-from straggler.engines.ray_errors import needing_ray
 from straggler.timing import Durations
 
 if TYPE_CHECKING:
     from straggler.engines.pool.gradient_pool import GradientComputer
 
-__all__ = ["ENGINES", "EngineSetup", "ResumableEngine", "identify_engine", "load_engine", "parse_engine"]
+__all__ = [
+    "ENGINES",
+    "EngineSetup",
+    "ResumableEngine",
+    "identify_engine",
+    "load_engine",
+    "parse_engine",
+    "requiring_ray",
+]
 
 # The engines that an experiment can name. Each is imported on first use, because Ray is optional.
 ENGINES = {
@@ -55,13 +63,24 @@ class ResumableEngine(Engine, Protocol):
         """Start the clock at `now`. The jobs that these workers are given next began at `started`."""
 
 
+@contextmanager
+def requiring_ray(feature: str) -> Iterator[None]:
+    """Explain how to install Ray if the block, which imports it, fails because it is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise InputError(f"{feature} requires Ray: pip install 'straggler[ray]'") from None
+
+
 def load_engine(name: str) -> type[ResumableEngine]:
     """Import an engine class by its name in ENGINES or by its import string."""
     if name not in ENGINES:
         custom: type[ResumableEngine] = import_object(name, [], {}).target
         return custom
     module, class_name = ENGINES[name].split(":")
-    with needing_ray(f"engine={name!r}"):
+    with requiring_ray(f"engine={name!r}"):
         built_in: type[ResumableEngine] = getattr(import_module(module), class_name)
     return built_in
 

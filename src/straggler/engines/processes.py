@@ -1,27 +1,35 @@
-"""Real time on this machine: a process per worker, models and gradients in shared memory, the server here."""
+"""Real time on this machine: a process per worker, with models and gradients in shared memory."""
 
 import os
+import select
+import time
 from contextlib import suppress
 from selectors import EVENT_READ, DefaultSelector
+from struct import Struct
 
 from straggler.core import Arrival, Gradient
-from straggler.engines.pool.child_process import ChildProcess, Layout
-from straggler.engines.pool.shared_memory import SharedMemory, pack
-from straggler.engines.pool.worker_main import JOB, RESULT, SEATS, receive, work
-from straggler.engines.real_time import RealTimeEngine, Running, WorkerError
+from straggler.engines.pool.child_process import ChildProcess, ChildRuntime, SlotLayout
+from straggler.engines.pool.shared_memory import SharedMemory, pack_shared
+from straggler.engines.real_time import RealTimeEngine, RunningJob, WorkerError
+
+SLOTS = 2  # so that a newer job does not overwrite the model of the job being computed
+# Messages are structs: pickling would take longer than copying a small model.
+JOB = Struct("<qqqd")  # launch, worker, index, seconds of injected delay
+RESULT = Struct("<qdd?")  # launch, loss, seconds of compute, success; if False a traceback follows
+MAX_QUEUED_JOBS = 64  # read at once; only the newest counts
 
 
 class ProcessEngine(RealTimeEngine):
-    """Workers are child processes: a death is an end of file."""
+    """Workers are child processes; the death of one closes its connection."""
 
     def _open(self) -> None:
         self._selector = DefaultSelector()
         self._children: dict[int, ChildProcess] = {}
-        self._unsent: set[int] = set()  # workers that could not be sent their newest job
-        self._memory: list[SharedMemory] = []  # the packed problem, then what it refers to
+        self._unsent: set[int] = set()  # workers whose newest job is not sent yet
+        self._memory: list[SharedMemory] = []  # the packed problem, then its large arrays
         x, buffers = self.problem.initial_model()
-        self._layout = Layout(x.numel(), buffers.numel(), x.dtype)
-        payload, shared = pack(self.problem)
+        self._layout = SlotLayout(x.numel(), buffers.numel(), x.dtype)
+        payload, shared = pack_shared(self.problem)
         self._memory = [SharedMemory(len(payload)), *shared]
         self._memory[0].bytes[: len(payload)] = payload
 
@@ -32,68 +40,98 @@ class ProcessEngine(RealTimeEngine):
             memory.close()
         self._selector.close()
 
-    def _begin(self, worker: int) -> None:
-        packed, *shared = self._memory
-        child = ChildProcess(work, packed, [memory.fd for memory in shared], self._layout, SEATS)
+    def _start_worker(self, worker: int) -> None:
+        problem, *shared = self._memory
+        child = ChildProcess(run_worker, problem, [memory.fd for memory in shared], self._layout, SLOTS)
         self._selector.register(child.connection, EVENT_READ, worker)
         self._children[worker] = child
         self._unsent.discard(worker)
 
-    def _end(self, worker: int) -> str:
+    def _kill_worker(self, worker: int) -> str:
         child = self._children[worker]
         self._selector.unregister(child.connection)
         child.close()
-        return f"exit code {child.exit_code}"
+        code = child.exit_code
+        return f"was killed (signal {-code})" if code < 0 else f"exited with code {code}"
 
-    def _ready(self, worker: int) -> bool:
-        return self._children[worker].ready
+    def _is_ready(self, worker: int) -> bool:
+        return self._children[worker].is_ready
 
-    def _spoke(self, worker: int) -> bool:
+    def _has_unread_message(self, worker: int) -> bool:
         return self._children[worker].connection.poll()
 
-    def _send(self, running: Running) -> None:
+    def _send(self, running: RunningJob) -> None:
         job = running.job
         child = self._children[job.worker]
-        if not child.listens:  # it has not read hundreds of jobs; `_listen` sends the newest when it speaks
+        if not child.is_writable:  # hundreds of jobs are unread; `_receive_from` sends the newest later
             self._unsent.add(job.worker)
             return
         self._unsent.discard(job.worker)
-        seat = child.seats[job.launch % SEATS]
-        seat.x.copy_(job.x)
+        slot = child.slots[job.launch % SLOTS]
+        slot.x.copy_(job.x)
         if self._layout.buffers:
-            seat.buffers.copy_(job.buffers)
-        with suppress(OSError):  # it died: `_listen` finds out
+            slot.buffers.copy_(job.buffers)
+        with suppress(OSError):  # the process died: `_receive_from` notices
             os.write(child.connection.fileno(), JOB.pack(job.launch, job.worker, job.index, running.delay))
 
-    def _hear(self, patience: float | None) -> Arrival | None:
-        for key, _ in self._selector.select(patience):
-            arrival = self._listen(key.data)
+    def _receive(self, timeout: float | None) -> Arrival | None:
+        for key, _ in self._selector.select(timeout):
+            arrival = self._receive_from(key.data)
             if arrival is not None:
                 return arrival
         return None
 
-    def _listen(self, worker: int) -> Arrival | None:
-        """One message of a worker: ready, a result, or its end."""
+    def _receive_from(self, worker: int) -> Arrival | None:
+        """Process one message of a worker: it is ready, it has a result, or its connection is closed."""
         child, running = self._children[worker], self._running.get(worker)
         try:
-            if not child.ready:
+            if not child.is_ready:
                 child.pid = child.connection.recv()
-                self._is_up(worker)
+                self._mark_ready(worker)
                 return None
-            launch, loss, compute, fine = RESULT.unpack(receive(child.connection.fileno(), RESULT.size))
-            if not fine:
+            launch, loss, compute, success = RESULT.unpack(read_last(child.connection.fileno(), RESULT.size))
+            if not success:
                 error = child.connection.recv()
-                raise WorkerError(f"worker {worker} failed in the user's model or data:\n{error}")
+                raise WorkerError(f"Worker {worker} failed in the custom model or data:\n{error}")
         except (EOFError, OSError):
-            self._replace(worker, "died")
+            self._restart(worker)
             return None
         if running is None:
             return None
-        if running.job.launch != launch:  # of a job that was abandoned, but a sign of life
+        if running.job.launch != launch:  # the result of an abandoned job shows that the worker is alive
             running.since = self.now
             if worker in self._unsent:
                 self._send(running)
             return None
-        seat = child.seats[launch % SEATS]
-        buffers = seat.buffers_after.clone() if self._layout.buffers else seat.buffers_after
-        return self._arrive(worker, Gradient(seat.gradient, loss, buffers), compute, lent=True)
+        slot = child.slots[launch % SLOTS]
+        buffers = slot.buffers_after.clone() if self._layout.buffers else slot.buffers_after
+        return self._make_arrival(worker, Gradient(slot.gradient, loss, buffers), compute, lent=True)
+
+
+def read_last(fd: int, size: int, count: int = 1) -> bytes:
+    """Read up to `count` messages of `size` bytes and return the last; wait for one if there is none."""
+    messages = os.read(fd, size * count)
+    while len(messages) % size:
+        more = os.read(fd, size - len(messages) % size)
+        messages = messages + more if more else b""
+    if not messages:
+        raise EOFError
+    return messages[-size:]
+
+
+def run_worker(connection_fd: int, memory_fd: int) -> None:
+    """Run a worker process: compute the newest job, wait for its delay unless a newer job comes, deliver."""
+    with suppress(EOFError, OSError), ChildRuntime(connection_fd, memory_fd) as runtime:
+        while True:
+            launch, worker, index, delay = JOB.unpack(read_last(connection_fd, JOB.size, MAX_QUEUED_JOBS))
+            began = time.perf_counter()
+            outcome = runtime.compute(launch % SLOTS, ("gradient", worker, index))
+            compute = time.perf_counter() - began
+            if delay > 0:
+                select.select([connection_fd], [], [], delay)
+            # Results of outdated jobs are sent too: they show that this worker is alive.
+            if isinstance(outcome, float):
+                os.write(connection_fd, RESULT.pack(launch, outcome, compute, True))
+            else:
+                os.write(connection_fd, RESULT.pack(launch, 0.0, compute, False))
+                runtime.connection.send(outcome)

@@ -1,4 +1,4 @@
-"""Real time on a Ray cluster: an actor per worker, wherever there is room, the server here."""
+"""Real time on a Ray cluster: an actor per worker on any node with room; the server is in this process."""
 
 import math
 import os
@@ -6,77 +6,69 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import ray
 import torch
-from ray._private import ray_constants
-from ray._private import utils as ray_utils
-from ray._private import worker as ray_worker
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 from torch import Tensor
 
-from straggler.config.registry import InputError
 from straggler.core import Arrival, Gradient, Problem
 from straggler.engines import EngineSetup
-from straggler.engines.pool.interrupts import interrupts_later
-from straggler.engines.pool.tensor_pickle import Bytes, flatten, restore
-from straggler.engines.ray_errors import check_reachable, wrong_address
-from straggler.engines.real_time import RealTimeEngine, Running, WorkerError
+from straggler.engines.pool.shared_memory import Bytes, pack_buffers, unpack_buffers
+from straggler.engines.ray_cluster import ONE_CPU, RayConnection, check_room
+from straggler.engines.real_time import RealTimeEngine, RunningJob, WorkerError
 from straggler.running.allocator import tune_allocator
 
-# Ray sends what is below 100 kB along with a call, and the rest through its object store. A vector in a few
-# small pieces is there twice as fast as through the store; beyond half a megabyte the store is faster.
-PIECE, ALONG = 90_000, 500_000
-CPU = {"CPU": 1.0}
-PATIENCE = 10.0  # seconds that calls have to tidy up when they are ended
+# Ray sends arguments below 100 kB with the call, and larger ones through its object store. Up to half a
+# megabyte, a vector in small pieces arrives twice as fast as through the store; larger vectors do not.
+PIECE_BYTES, MAX_BYTES_IN_PIECES = 90_000, 500_000
 
 
-class Worker:
-    """Inside an actor: the problem, on memory that all actors of a node share."""
+class RayWorker:
+    """The actor of a worker. The actors of a node share the memory of the problem's arrays."""
 
     def __init__(self, packed: tuple[bytes, list[Bytes]], path: list[str]) -> None:
         torch.set_num_threads(1)
         tune_allocator()
-        sys.path.extend(folder for folder in path if folder not in sys.path)  # the user's own modules
+        sys.path.extend(folder for folder in path if folder not in sys.path)  # custom modules
         self.packed = packed
 
-    def begin(self) -> tuple[str | None, int, str]:
-        """The error, if there is one, and where this is."""
+    def load(self) -> tuple[str | None, int, str]:
+        """Unpack the problem; return the traceback if that failed, the process id and the node."""
         error = None
         try:
-            self.problem: Problem = restore(*self.packed)
+            self.problem: Problem = unpack_buffers(*self.packed)
             self.dtype = self.problem.initial_model()[0].dtype
         except Exception:
             error = traceback.format_exc()
         return error, os.getpid(), str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def gradient(self, worker: int, index: int, buffers: bytes, *model: Any) -> list[Any]:
-        """What was found, or the error; then the gradient, sent as the model was."""
+        """Return (loss, seconds, buffers) or a traceback, then the gradient in the form of the model."""
         began = time.perf_counter()
         try:
-            x = received(model, self.dtype)
-            found = self.problem.gradient(x, received([buffers], self.dtype), worker, index)
-            outcome = (found.loss, time.perf_counter() - began, found.buffers.numpy().tobytes())
+            x = join_pieces(model, self.dtype)
+            gradient = self.problem.gradient(x, join_pieces([buffers], self.dtype), worker, index)
+            outcome = (gradient.loss, time.perf_counter() - began, gradient.buffers.numpy().tobytes())
         except Exception:
             return [traceback.format_exc(), *[b""] * len(model)]
-        along = isinstance(model[0], bytes)
-        return [outcome, *(in_pieces(found.vector) if along else [found.vector.numpy()])]
+        in_pieces = isinstance(model[0], bytes)
+        return [outcome, *(split_vector(gradient.vector) if in_pieces else [gradient.vector.numpy()])]
 
 
-def in_pieces(vector: Tensor) -> list[bytes]:
-    """Small enough to travel with a call, and as bytes, which Ray sends as they are."""
+def split_vector(vector: Tensor) -> list[bytes]:
+    """Split a vector into pieces that are small enough to travel with a call."""
     whole = vector.numpy().data.cast("B")
-    return [bytes(whole[start : start + PIECE]) for start in range(0, len(whole), PIECE)]
+    return [bytes(whole[start : start + PIECE_BYTES]) for start in range(0, len(whole), PIECE_BYTES)]
 
 
-def received(pieces: Sequence[Any], dtype: torch.dtype) -> Tensor:
-    """A vector from its pieces; or where the object store has it, which is read-only, as gradients are."""
+def join_pieces(pieces: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    """Join a vector from its pieces, or wrap an array of the object store, which must not be modified."""
     if not isinstance(pieces[0], bytes):
-        with warnings.catch_warnings(action="ignore"):  # torch has no vectors that are read-only
+        with warnings.catch_warnings(action="ignore"):  # torch warns about read-only arrays
             return torch.from_numpy(pieces[0])
     whole = bytearray().join(pieces)
     return torch.frombuffer(whole, dtype=dtype) if whole else torch.empty(0, dtype=dtype)
@@ -84,21 +76,21 @@ def received(pieces: Sequence[Any], dtype: torch.dtype) -> Tensor:
 
 @dataclass
 class ActorSlot:
-    """The actor of a worker. It is asked one thing at a time, so that it computes nothing out of date."""
+    """The actor of a worker. It gets one call at a time, so that it never computes an outdated job."""
 
     actor: Any
-    answers: list[Any]  # to what it was asked, all coming at once; empty: it is idle
-    launch: int = -1  # the job that it was asked for
+    answers: list[Any]  # references to the answers of the current call; empty if the actor is idle
+    launch: int = -1  # of the job that it computes
     ready: bool = False
     pid: int = 0
     node: str = ""
 
 
 class RayEngine(RealTimeEngine):
-    """A worker's death, or its node's, is an error instead of an answer.
+    """Workers are actors; the death of one, or of its node, is an exception instead of an answer.
 
-    The server holds a finished gradient back for its injected delay; the worker is idle meanwhile, and a
-    newer job begins at once.
+    The server delays a finished gradient by its injected delay. Meanwhile the worker is idle, so a newer job
+    starts at once.
     """
 
     @classmethod
@@ -113,236 +105,124 @@ class RayEngine(RealTimeEngine):
         *arguments: Any,
         address: str | None = None,
         resources: Mapping[str, float] | None = None,
-        **more: Any,
+        **options: Any,
     ) -> None:
-        self._address, self._resources = address, CPU | dict(resources or {})
-        super().__init__(*arguments, **more)
+        self._address, self._resources = address, ONE_CPU | dict(resources or {})
+        super().__init__(*arguments, **options)
 
     def _open(self) -> None:
         x, _ = self.problem.initial_model()
-        self._dtype, self._by_store = x.dtype, x.nbytes > ALONG
-        self._pieces = 1 if self._by_store else -(-x.nbytes // PIECE)
-        self._seats: dict[int, ActorSlot] = {}
-        self._held: dict[int, tuple[float, Gradient, float]] = {}  # finished, not to arrive before a time
-        self._models: list[tuple[Tensor, Any]] = []  # those in the object store
-        self._joined = False  # until it has
-        self._joined = join(self._address, self.workers, self._resources)
-        check_room(self.least, self._resources)
-        self._actor = actor_class(self._resources)
-        self._problem = ray.put(flatten(self.problem))
+        self._dtype, self._uses_store = x.dtype, x.nbytes > MAX_BYTES_IN_PIECES
+        self._pieces = 1 if self._uses_store else -(-x.nbytes // PIECE_BYTES)
+        self._slots: dict[int, ActorSlot] = {}
+        self._delayed: dict[
+            int, tuple[float, Gradient, float]
+        ] = {}  # time of arrival, gradient, compute time
+        self._models: list[tuple[Tensor, Any]] = []  # models in the object store
+        self._connection: RayConnection | None = None
+        self._connection = RayConnection(self._address, self.workers, self._resources)
+        check_room(self.min_workers, self._resources)
+        self._actor_class = make_actor_class(self._resources)
+        self._problem = ray.put(pack_buffers(self.problem))
 
     def close(self) -> None:
-        for seat in self._seats.values():
-            ray.kill(seat.actor)
-        if self._joined:
-            ray.shutdown()
+        for slot in self._slots.values():
+            ray.kill(slot.actor)
+        if self._connection is not None:
+            self._connection.close()
 
-    def _ready(self, worker: int) -> bool:
-        return self._seats[worker].ready
+    def _start_worker(self, worker: int) -> None:
+        actor = self._actor_class.remote(self._problem, list(filter(None, sys.path)))
+        self._slots[worker] = ActorSlot(actor, [actor.load.remote()])
 
-    def _begin(self, worker: int) -> None:
-        actor = self._actor.remote(self._problem, list(filter(None, sys.path)))
-        self._seats[worker] = ActorSlot(actor, [actor.begin.remote()])
+    def _kill_worker(self, worker: int) -> str:
+        slot = self._slots[worker]
+        ray.kill(slot.actor)
+        return f"died (process {slot.pid} on {slot.node})" if slot.ready else "died before it was ready"
 
-    def _end(self, worker: int) -> str:
-        seat = self._seats[worker]
-        ray.kill(seat.actor)
-        return f"process {seat.pid} on {seat.node}" if seat.ready else "before it was up"
+    def _is_ready(self, worker: int) -> bool:
+        return self._slots[worker].ready
 
-    def _spoke(self, worker: int) -> bool:
-        answers = self._seats[worker].answers
+    def _has_unread_message(self, worker: int) -> bool:
+        answers = self._slots[worker].answers
         return bool(answers and ray.wait(answers[:1], timeout=0)[0])
 
-    def _send(self, running: Running) -> None:
-        job, seat = running.job, self._seats[running.job.worker]
-        self._held.pop(job.worker, None)
-        if seat.answers:
-            return  # `_listen` sends it when they are here
-        running.since, seat.launch = self.now, job.launch
-        ask = seat.actor.gradient.options(num_returns=1 + self._pieces)
+    def _send(self, running: RunningJob) -> None:
+        job, slot = running.job, self._slots[running.job.worker]
+        self._delayed.pop(job.worker, None)
+        if slot.answers:
+            return  # `_receive_from` sends the job after the answer to the previous call
+        running.since, slot.launch = self.now, job.launch
+        call = slot.actor.gradient.options(num_returns=1 + self._pieces)
         buffers = job.buffers.numpy().tobytes()
-        seat.answers = ask.remote(job.worker, job.index, buffers, *self._model(job.x))
+        slot.answers = call.remote(job.worker, job.index, buffers, *self._pack_model(job.x))
 
-    def _model(self, x: Tensor) -> list[Any]:
-        """A model as it is sent: in pieces, or by its place in the object store, where it is put once."""
-        if not self._by_store:
-            return in_pieces(x)
+    def _pack_model(self, x: Tensor) -> list[Any]:
+        """Return a model in pieces, or a reference to the object store, which holds every model once."""
+        if not self._uses_store:
+            return split_vector(x)
         needed = {id(x), *(id(running.job.x) for running in self._running.values())}
-        self._models = [(model, ref) for model, ref in self._models if id(model) in needed]
-        for model, ref in self._models:
+        self._models = [(model, reference) for model, reference in self._models if id(model) in needed]
+        for model, reference in self._models:
             if model is x:
-                return [ref]
+                return [reference]
         self._models.append((x, ray.put(x.numpy())))
         return [self._models[-1][1]]
 
-    def _hear(self, patience: float | None) -> Arrival | None:
-        due = min((time for time, *_ in self._held.values()), default=math.inf) - self.now
-        wait = max(0.0, min(due, math.inf if patience is None else patience))
-        asked = {seat.answers[0]: worker for worker, seat in self._seats.items() if seat.answers}
-        if asked:
-            answered, _ = ray.wait(list(asked), timeout=None if math.isinf(wait) else wait)
-            for ref in answered:
-                self._listen(asked[ref])
+    def _receive(self, timeout: float | None) -> Arrival | None:
+        due = min((time for time, *_ in self._delayed.values()), default=math.inf) - self.now
+        wait = max(0.0, min(due, math.inf if timeout is None else timeout))
+        called = {slot.answers[0]: worker for worker, slot in self._slots.items() if slot.answers}
+        if called:
+            answered, _ = ray.wait(list(called), timeout=None if math.isinf(wait) else wait)
+            for reference in answered:
+                self._receive_from(called[reference])
         else:
             time.sleep(wait)
-        return self._due()
+        return self._pop_due_arrival()
 
-    def _due(self) -> Arrival | None:
-        """The first of those that were held back long enough."""
-        worker = min(self._held, key=lambda worker: self._held[worker][0], default=None)
-        if worker is None or self._held[worker][0] > self.now:
+    def _pop_due_arrival(self) -> Arrival | None:
+        """Return the first arrival whose injected delay is over."""
+        worker = min(self._delayed, key=lambda worker: self._delayed[worker][0], default=None)
+        if worker is None or self._delayed[worker][0] > self.now:
             return None
-        _, gradient, compute = self._held.pop(worker)
-        return self._arrive(worker, gradient, compute)
+        _, gradient, compute = self._delayed.pop(worker)
+        return self._make_arrival(worker, gradient, compute)
 
-    def _listen(self, worker: int) -> None:
-        """The answer of a worker: it is up, or it has a result; or its end."""
-        seat, running = self._seats[worker], self._running.get(worker)
+    def _receive_from(self, worker: int) -> None:
+        """Process an answer of a worker: it is ready, it has a result, or it died."""
+        slot, running = self._slots[worker], self._running.get(worker)
         try:
-            outcome, *pieces = ray.get(seat.answers)
+            outcome, *pieces = ray.get(slot.answers)
         except RayError:
-            self._replace(worker, "died")
+            self._restart(worker)
             return
-        seat.answers = []
-        if not seat.ready:
-            outcome, seat.pid, seat.node = outcome
-            seat.ready = True
-            self._is_up(worker)
+        slot.answers = []
+        if not slot.ready:
+            outcome, slot.pid, slot.node = outcome
+            slot.ready = True
+            self._mark_ready(worker)
         if isinstance(outcome, str):
-            raise WorkerError(f"worker {worker} failed in the user's model or data:\n{outcome}")
+            raise WorkerError(f"Worker {worker} failed in the custom model or data:\n{outcome}")
         if running is None:
             return
-        if outcome is None or seat.launch != running.job.launch:
+        if outcome is None or slot.launch != running.job.launch:
             self._send(running)
         else:
-            self._hold(worker, outcome, pieces)
+            self._delay_gradient(worker, outcome, pieces)
 
-    def _hold(self, worker: int, found: tuple[float, float, bytes], pieces: list[Any]) -> None:
+    def _delay_gradient(self, worker: int, outcome: tuple[float, float, bytes], pieces: list[Any]) -> None:
         """Keep a gradient until its injected delay is over."""
-        running, (loss, compute, buffers) = self._running[worker], found
-        gradient = Gradient(received(pieces, self._dtype), loss, received([buffers], self._dtype))
-        self._held[worker] = (self.now + running.delay, gradient, compute)
-        running.since = math.inf  # nobody waits for the worker now
+        running, (loss, compute, buffers) = self._running[worker], outcome
+        gradient = Gradient(join_pieces(pieces, self._dtype), loss, join_pieces([buffers], self._dtype))
+        self._delayed[worker] = (self.now + running.delay, gradient, compute)
+        running.since = math.inf  # the worker is idle, so it cannot hang
 
 
-def join(address: str | None, workers: int, resources: Mapping[str, float]) -> bool:
-    """Join a cluster, or start Ray here; False if this process has one already, which it keeps."""
-    if ray.is_initialized():
-        return False
-    if address is not None:
-        check_reachable(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray_worker.print_to_stdstream = lambda *said, **how: None  # a death is reported by the run, once
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    with on_loopback(address is None), interrupts_later():
-        if address is None:
-            cpus = max(1, math.ceil(workers * resources["CPU"]))
-            ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)
-            return True
-        try:
-            ray.init(address, **quiet)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise wrong_address(address, error) from None
-    return True
-
-
-@contextmanager
-def on_loopback(wanted: bool) -> Iterator[None]:
-    """A Ray that is started meanwhile is for this machine only, and leaves its hands off our signals."""
-    before, handle = ray_constants.ENABLE_RAY_CLUSTER, ray_utils.set_sigterm_handler
-    ray_constants.ENABLE_RAY_CLUSTER = before and not wanted
-    ray_utils.set_sigterm_handler = lambda handler: None
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER, ray_utils.set_sigterm_handler = before, handle
-
-
-def places(resources: Mapping[str, float], most: int) -> int:
-    """How many workers who need so much find room on the cluster; `most` if they need nothing."""
-    wanted = {name: amount for name, amount in resources.items() if amount > 0}
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    return sum(
-        min((int(node.get(name, 0) / amount + 1e-9) for name, amount in wanted.items()), default=most)
-        for node in nodes
-    )
-
-
-def check_room(workers: int, resources: Mapping[str, float]) -> None:
-    """Refuse what could only wait for ever."""
-    room = places(resources, workers)
-    if room < workers:
-        each = ", ".join(f"{amount:g} {name}" for name, amount in resources.items() if amount > 0)
-        raise InputError(
-            f"{workers} workers of {each} each do not fit on a cluster with room for {room}; "
-            f"use fewer, or less for each (--worker-resources CPU=0.5)"
-        )
-
-
-def actor_class(resources: Mapping[str, float]) -> Any:
-    """Worker as an actor that needs so much, spread over the nodes."""
+def make_actor_class(resources: Mapping[str, float]) -> Any:
+    """Return RayWorker as an actor class that reserves these resources, spread over the nodes."""
     custom = dict(resources)
     cpus, gpus = custom.pop("CPU"), custom.pop("GPU", 0.0)
-    ask = ray.remote(num_cpus=cpus, num_gpus=gpus, resources=custom, scheduling_strategy="SPREAD")
-    # Ray would keep a history of its own of every gradient, which takes a tenth of the time.
-    return ask(Worker).options(enable_task_events=False)
-
-
-@dataclass(frozen=True)
-class Lost:
-    """In place of what a call would have said: its process or its node is no more."""
-
-    reason: str
-
-
-class Calls:
-    """A function called many times, wherever a cluster has a CPU free; each call says things on its way."""
-
-    def __init__(self, function: Callable[..., Iterator[Any]], address: str | None, room: int) -> None:
-        self._joined = join(address, room, CPU)
-        ask = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming", scheduling_strategy="SPREAD")
-        self._call = ask(function)
-        self._names: dict[Any, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    @property
-    def room(self) -> int:
-        """Calls that can be computed at the same time; nodes come and go."""
-        return places(CPU, 0)
-
-    def shared(self, value: Any) -> Any:
-        """An argument of many calls: every node fetches it once."""
-        return ray.put(value)
-
-    def begin(self, name: str, *arguments: Any) -> None:
-        self._names[self._call.remote(*arguments)] = name
-
-    def hear(self) -> tuple[str, Any]:
-        """The next thing that one of them says, after its name; None when it has ended."""
-        call: Any = ray.wait(list(self._names))[0][0]
-        try:
-            return self._names[call], ray.get(next(call))
-        except StopIteration:
-            return self._names.pop(call), None
-        except RayError as error:
-            return self._names.pop(call), Lost(reason_of(error))
-
-    def close(self) -> None:
-        """End those that are still at work, and leave the cluster."""
-        if self._names:
-            ends = [call.completed() for call in self._names]
-            for call in self._names:
-                ray.cancel(call)
-            ray.wait(ends, num_returns=len(ends), timeout=PATIENCE)
-            self._names = {}
-        if self._joined:
-            ray.shutdown()
-            self._joined = False
-
-
-def reason_of(error: RayError) -> str:
-    """In a few words: the error itself if the function raised it, else the first sentence that Ray says."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1].strip() if isinstance(error, RayTaskError) else lines[0].split(". ")[0].rstrip(".")
+    remote = ray.remote(num_cpus=cpus, num_gpus=gpus, resources=custom, scheduling_strategy="SPREAD")
+    # Ray's record of every call would take a tenth of the time.
+    return remote(RayWorker).options(enable_task_events=False)

@@ -1,4 +1,4 @@
-"""What engines in real time share: a clock, what every worker is on, and what is done when one fails."""
+"""Base of the engines in real time: a clock, the current job of every worker, and recovery from failures."""
 
 import math
 import time
@@ -12,66 +12,62 @@ from straggler.core import Arrival, Change, Gradient, Job, Problem
 from straggler.engines import EngineSetup
 from straggler.timing import Durations
 
-FAILURES_PER_WORKER, WINDOW = 5, 60.0  # more in so many seconds end the run
+FAILURES_PER_WORKER, FAILURE_WINDOW = 5, 60.0  # more failures within so many seconds end the run
+START_SECONDS = 60.0  # that a process may take to start, in addition to the timeout
 
 
 class WorkerError(RuntimeError):
-    """Workers that keep failing, or an exception in the user's model or data."""
+    """Workers keep failing, or the custom model or data raised an exception."""
 
 
 @dataclass
-class Running:
-    """What a worker is on."""
+class RunningJob:
+    """The current job of a worker."""
 
     job: Job
     started: float
     delay: float  # injected seconds
-    since: float  # when the process that now has it could begin
+    since: float  # when its process could begin; the timeout counts from here
 
 
 class RealTimeEngine(ABC):
-    """A worker that dies is replaced and its job done again; one that hangs is ended first.
+    """Base class of real-time engines: restart crashed or hung workers and repeat their jobs.
 
-    While at least `least` others are there, nobody waits for the replacement: the worker has left, and joins
-    when it is up.
+    While at least `min_workers` others are present, the run does not wait for a restarted worker: it leaves,
+    and joins again when its process is ready.
     """
 
     is_virtual: ClassVar[bool] = False
 
     @classmethod
     def create(cls, setup: EngineSetup) -> Self:
-        return cls(
-            setup.compute.problem,
-            setup.durations,
-            setup.workers,
-            setup.min_workers,
-            setup.worker_timeout,
-            setup.report_failure,
-        )
+        shared = (setup.compute.problem, setup.durations, setup.workers, setup.min_workers)
+        return cls(*shared, setup.worker_timeout, setup.report_failure)
 
     def __init__(
         self,
         problem: Problem,
         durations: Durations,
         workers: int,
-        least: int | None = None,
+        min_workers: int | None = None,
         timeout: float = math.inf,
-        failed: Callable[[float, int, str], None] = lambda time, worker, what: None,
+        report_failure: Callable[[float, int, str], None] = lambda time, worker, reason: None,
     ) -> None:
-        self.problem, self.durations, self.timeout, self.failed = problem, durations, timeout, failed
+        self.problem, self.durations = problem, durations
+        self.timeout, self.report_failure = timeout, report_failure
         self.workers, self.restarts = workers, 0
-        self.least = workers if least is None else least
+        self.min_workers = workers if min_workers is None else min_workers
         self.started: dict[int, float] = {}
         self.launches: dict[int, int] = {}
-        self._running: dict[int, Running] = {}
-        self._absent: set[int] = set()  # workers that the server does not count on
-        self._changes: deque[tuple[int, bool]] = deque()  # of which the server does not know yet
-        self._failures: deque[float] = deque()
+        self._running: dict[int, RunningJob] = {}
+        self._absent: set[int] = set()  # workers that left
+        self._changes: deque[tuple[int, bool]] = deque()  # (worker, joined) not delivered to the server yet
+        self._failures: deque[float] = deque()  # times
         self._began = time.monotonic()
         try:
             self._open()
             for worker in range(workers):
-                self._begin(worker)
+                self._start_worker(worker)
             self._wait_until_ready()
         except BaseException:
             self.close()
@@ -82,20 +78,20 @@ class RealTimeEngine(ABC):
         return time.monotonic() - self._began
 
     def resume(self, now: float, started: dict[int, float], present: list[int]) -> None:
-        """Go on at a time; jobs in flight are simply done again, and workers that were gone come back."""
+        """Set the clock. Jobs in flight are computed again, and workers that had left join again."""
         self._began = time.monotonic() - now
-        if self.least < self.workers:
-            coming = {worker for worker, joined in self._changes if joined}  # its process died as it started
-            gone = set(range(self.workers)) - set(present) - self._absent - coming
-            self._changes.extend((worker, True) for worker in sorted(gone))
+        if self.min_workers < self.workers:
+            joining = {worker for worker, joined in self._changes if joined}  # restarted during the start
+            left = set(range(self.workers)) - set(present) - self._absent - joining
+            self._changes.extend((worker, True) for worker in sorted(left))
 
     def submit(self, job: Job) -> None:
         if job.worker in self._absent:
-            return  # the server is about to hear of it
+            return  # the server is about to learn that the worker left
         _, delay = self.durations.parts(job.worker, job.launch)
         now, before = self.now, self._running.get(job.worker)
-        # A worker that is given job after job, and never speaks, hangs since the first of them.
-        self._running[job.worker] = Running(job, now, delay, before.since if before else now)
+        # A worker that gets job after job and never delivers has been hanging since the first of them.
+        self._running[job.worker] = RunningJob(job, now, delay, before.since if before else now)
         self.started[job.worker], self.launches[job.worker] = now, job.launch
         self._send(self._running[job.worker])
 
@@ -105,13 +101,13 @@ class RealTimeEngine(ABC):
                 worker, joined = self._changes.popleft()
                 self._running.pop(worker, None)
                 return Change(worker, self.now, joined)
-            if (patience := self._patience()) == 0:
-                self._replace_hung()
-            if (arrival := self._hear(patience)) is not None:
+            if (timeout := self._time_to_deadline()) == 0:
+                self._restart_hung_workers()
+            if (arrival := self._receive(timeout)) is not None:
                 return arrival
         return None
 
-    # What an engine adds.
+    # To be implemented by an engine.
 
     @abstractmethod
     def _open(self) -> None:
@@ -119,50 +115,51 @@ class RealTimeEngine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End everything, also if `_open` did not come to its end."""
+        """End all workers, also if `_open` failed."""
 
     @abstractmethod
-    def _ready(self, worker: int) -> bool:
-        """Whether the process of a worker is up."""
+    def _start_worker(self, worker: int) -> None:
+        """Start a process for a worker, without waiting until it is ready."""
 
     @abstractmethod
-    def _send(self, running: Running) -> None:
-        """Give a worker its job; what it was on does not matter any more."""
+    def _kill_worker(self, worker: int) -> str:
+        """End the process of a worker; return how it ended ("was killed (signal 9)")."""
 
     @abstractmethod
-    def _hear(self, patience: float | None) -> Arrival | None:
-        """Wait at most so many seconds for something to happen; an arrival, if that is what it was."""
+    def _is_ready(self, worker: int) -> bool:
+        """Return whether the process of a worker is ready."""
 
     @abstractmethod
-    def _spoke(self, worker: int) -> bool:
-        """Whether something a worker said is still to be heard: the server may have been busy."""
+    def _has_unread_message(self, worker: int) -> bool:
+        """Return whether a worker has sent something that was not received yet."""
 
     @abstractmethod
-    def _end(self, worker: int) -> str:
-        """End what is left of a worker's process; say what it was."""
+    def _send(self, running: RunningJob) -> None:
+        """Send a worker its job, which replaces an earlier one."""
 
     @abstractmethod
-    def _begin(self, worker: int) -> None:
-        """Start a process for a worker, without waiting until it is up."""
+    def _receive(self, timeout: float | None) -> Arrival | None:
+        """Wait up to `timeout` seconds for messages of workers; return an arrival, if one came."""
 
-    # What they share.
+    # Shared by all engines.
 
     def _wait_until_ready(self) -> None:
-        """The clock begins when enough are up; the others will join. Who hangs as it starts is replaced."""
-        since, longest = self.now, self.timeout + WINDOW
-        while sum(map(self._ready, range(self.workers))) < self.least:
+        """Wait until enough workers are ready, restarting those that hang; then start the clock."""
+        since, longest = self.now, self.timeout + START_SECONDS
+        while sum(map(self._is_ready, range(self.workers))) < self.min_workers:
             if self.now >= since + longest:
                 for worker in range(self.workers):
-                    if not self._ready(worker):
-                        self._replace(worker, f"did not start within {longest:g} s")
+                    if not self._is_ready(worker):
+                        self._restart(worker, f"did not start within {longest:g} s")
                 since = self.now
-            self._hear(None if math.isinf(longest) else max(0.0, since + longest - self.now))
+            self._receive(None if math.isinf(longest) else max(0.0, since + longest - self.now))
         for worker in range(self.workers):
-            if not self._ready(worker) and worker not in self._absent:
+            if not self._is_ready(worker) and worker not in self._absent:
                 self._leave(worker)
         self._began = time.monotonic()
 
-    def _is_up(self, worker: int) -> None:
+    def _mark_ready(self, worker: int) -> None:
+        """Note that the process of a worker is ready."""
         if (running := self._running.get(worker)) is not None:
             running.since = self.now
         if worker in self._absent:
@@ -174,7 +171,7 @@ class RealTimeEngine(ABC):
         self._absent.add(worker)
         self._changes.append((worker, False))
 
-    def _arrive(self, worker: int, gradient: Gradient, compute: float, lent: bool = False) -> Arrival:
+    def _make_arrival(self, worker: int, gradient: Gradient, compute: float, lent: bool = False) -> Arrival:
         running, now = self._running.pop(worker), self.now
         job, started, delay = running.job, running.started, running.delay
         samples = self.problem.batch_samples(worker, job.index)
@@ -182,31 +179,31 @@ class RealTimeEngine(ABC):
             job, started, now, samples, lambda job: gradient, compute=compute, delay=delay, lent=lent
         )
 
-    def _patience(self) -> float | None:
-        """Seconds until the first worker counts as hanging."""
+    def _time_to_deadline(self) -> float | None:
+        """Return the seconds until the first worker counts as hung; None if no worker can hang."""
         if math.isinf(self.timeout) or not self._running:
             return None
         return max(0.0, min(map(self._deadline, self._running)) - self.now)
 
     def _deadline(self, worker: int) -> float:
         running = self._running[worker]
-        starting = 0.0 if self._ready(worker) else WINDOW
+        starting = 0.0 if self._is_ready(worker) else START_SECONDS
         return running.since + running.delay + self.timeout + starting
 
-    def _replace_hung(self) -> None:
-        late = [worker for worker in self._running if self._deadline(worker) <= self.now]
-        for worker in late:
-            if not self._spoke(worker):
-                self._replace(worker, f"gave no sign for {self.timeout:g} s")
+    def _restart_hung_workers(self) -> None:
+        for worker in [worker for worker in self._running if self._deadline(worker) <= self.now]:
+            if not self._has_unread_message(worker):  # the server may just have been busy
+                self._restart(worker, f"sent nothing for {self.timeout:g} s")
 
-    def _replace(self, worker: int, what: str) -> None:
-        """A new process for a worker; its job, if it had one, is done again."""
-        reason = f"worker {worker} {what} ({self._end(worker)})"
+    def _restart(self, worker: int, reason: str = "") -> None:
+        """Start a new process for a worker, and send it the worker's job again."""
+        end = self._kill_worker(worker)
+        reason = f"Worker {worker} {reason} (its process {end})" if reason else f"Worker {worker} {end}"
         self.restarts += 1
-        self.failed(self.now, worker, reason)
+        self.report_failure(self.now, worker, reason)
         self._count_failure(reason)
-        self._begin(worker)
-        if worker not in self._absent and self.workers - len(self._absent) > self.least:
+        self._start_worker(worker)
+        if worker not in self._absent and self.workers - len(self._absent) > self.min_workers:
             self._leave(worker)
         if (running := self._running.get(worker)) is not None:
             running.since = self.now
@@ -214,10 +211,10 @@ class RealTimeEngine(ABC):
 
     def _count_failure(self, reason: str) -> None:
         self._failures.append(self.now)
-        while self._failures[0] < self.now - WINDOW:
+        while self._failures[0] < self.now - FAILURE_WINDOW:
             self._failures.popleft()
         if len(self._failures) > FAILURES_PER_WORKER * self.workers:
             raise WorkerError(
-                f"{len(self._failures)} failures within {WINDOW:g} s, the last: {reason}; "
-                f"-9 is often a lack of memory: use fewer workers"
+                f"{len(self._failures)} failures within {FAILURE_WINDOW:g} s. The last one: {reason}. "
+                f"Signal 9 often means that memory ran out: use fewer workers."
             )

@@ -81,7 +81,7 @@ class Simulator:
         return partial(self._fetch, task), partial(self.compute.abandon, task)
 
     def _fetch(self, task: ComputeTask, job: Job) -> Gradient:
-        self.compute.ahead(self._next_uncomputed)
+        self.compute.start_tasks(self._next_uncomputed)
         return self.compute.borrow(task)
 
     def _next_uncomputed(self) -> ComputeTask | None:

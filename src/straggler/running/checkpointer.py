@@ -1,8 +1,6 @@
 """Checkpointer: writes checkpoints periodically and on SIGINT or SIGTERM, and restores them."""
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from straggler.engines import ResumableEngine
 from straggler.running.checkpoints import register_state, version_error, write_checkpoint
 from straggler.running.observer import Observer, ObserverState
 from straggler.running.recorder import Recorder, RecorderState
+from straggler.running.signals import handling_signals
 
 
 @dataclass(frozen=True)
@@ -140,16 +139,8 @@ class Checkpointer:
     @contextmanager
     def stopping_on_signals(self) -> Iterator[None]:
         """On SIGINT or SIGTERM, stop with a checkpoint after the current arrival; on the second, at once."""
-        if threading.current_thread() is not threading.main_thread():
+        with handling_signals(self._request_stop):
             yield
-            return
-        signals = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, self._request_stop) for number in signals]
-        try:
-            yield
-        finally:
-            for number, handler in zip(signals, before, strict=True):
-                signal.signal(number, handler)
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
         if self._stop_requested:

@@ -24,7 +24,7 @@ class Evaluation:
 
     def is_ready(self) -> bool:
         """Whether all of it is computed; what is not is started where there is room."""
-        self.compute.ahead(self._next, urgent=True)
+        self.compute.start_tasks(self._next, urgent=True)
         return all(task.done for tasks in self._tasks.values() for task in tasks)
 
     def scores(self) -> dict[str, float]:
@@ -37,7 +37,7 @@ class Evaluation:
     def _score(self, split: Split, tasks: list[ComputeTask]) -> dict[str, float]:
         chunks: list[EvaluationChunk] = []
         for task in tasks:
-            self.compute.ahead(self._next, urgent=True)
+            self.compute.start_tasks(self._next, urgent=True)
             chunks.append(self.compute.result(task))
         if not chunks:
             return {}

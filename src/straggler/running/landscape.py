@@ -21,7 +21,7 @@ from straggler.config.registry import InputError
 from straggler.config.settings import COMPONENTS
 from straggler.core import Problem
 from straggler.core.randomness import addressed_rng
-from straggler.engines.pool.gradient_pool import on_cores
+from straggler.engines.pool.gradient_pool import create_computer
 from straggler.experiment import Experiment
 from straggler.problems.examples import ExampleSubset
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
@@ -309,7 +309,7 @@ def evaluate(
     cache.parent.mkdir(parents=True, exist_ok=True)
     with use_one_thread():
         report(estimate_cost(problem, next(build_models(plane, paths, points, missing)), len(missing), jobs))
-        with closing(on_cores(problem, jobs)) as compute:
+        with closing(create_computer(problem, jobs)) as compute:
             saved, models = time.monotonic(), build_models(plane, paths, points, missing)
             for done, chunks in enumerate(compute.evaluate_each(models, "test")):
                 losses[missing[done]] = sum(c.loss for c in chunks) / sum(c.samples for c in chunks)

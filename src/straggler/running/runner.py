@@ -15,7 +15,7 @@ from straggler.config.registry import InputError
 from straggler.core import Diverged, Problem, Server
 from straggler.core.loop import Budget, train
 from straggler.engines import EngineSetup, load_engine
-from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool, on_cores
+from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool, create_computer
 from straggler.engines.real_time import WorkerError
 from straggler.experiment import Experiment
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
@@ -193,7 +193,7 @@ def start_computing(
 ) -> GradientComputer:
     """Return what computes gradients in virtual time, and evaluations in virtual and real time."""
     if is_virtual:
-        return on_cores(problem, options.jobs or os.cpu_count() or 1)
+        return create_computer(problem, options.jobs or os.cpu_count() or 1)
     return GradientPool(problem, 1) if evaluates_beside else GradientComputer(problem)
 
 

@@ -54,7 +54,7 @@ class PoolProcess:
             while self.run and self.connection.poll(STOP_SECONDS):
                 self.connection.recv()
         self.connection.close()
-        return self._fork_server.end(self._number)
+        return self._fork_server.kill_child(self._number)
 
 
 class LocalPool:

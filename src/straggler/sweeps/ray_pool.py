@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle
 
 from straggler.config.registry import InputError
-from straggler.engines.ray_errors import needing_ray
+from straggler.engines import requiring_ray
 from straggler.experiment import Experiment
 from straggler.problems.downloads.sources import DataError
 from straggler.record import RecordError, find_finished_record
@@ -36,12 +36,12 @@ class RayPool:
 
     def __init__(self, address: str | None, cores: int | None, runs: Path, data: Path | None = None) -> None:
         """Join a cluster, or start Ray on this machine; `cores` limits the runs at the same time."""
-        with needing_ray("--on ray"):
-            from straggler.engines.ray import Calls, Lost
+        with requiring_ray("--on ray"):
+            from straggler.engines.ray_cluster import LostCall, RemoteCalls
         self.address, self.runs, self.data = address, runs, data
-        self._lost, self._max_cores = Lost, cores
+        self._lost, self._max_cores = LostCall, cores
         self._datasets: dict[str, Any] = {}  # references to data sets on the cluster, by name
-        self._calls = Calls(run_on_node, address, cores or CORES)
+        self._calls = RemoteCalls(run_on_node, address, cores or CORES)
         if not self._calls.room:
             self.close()
             raise InputError(f"--address {address}: no node has a CPU for a run. Start a node that has one")
@@ -75,7 +75,7 @@ class RayPool:
         while waiting or len(self._calls):
             while waiting and len(self._calls) < self.cores:
                 self._start(waiting.popleft())
-            id, message = self._calls.hear()
+            id, message = self._calls.receive()
             if isinstance(message, self._lost):
                 losses[id] += 1
                 if losses[id] < MAX_TRIES:
@@ -93,7 +93,7 @@ class RayPool:
             # Fingerprints of custom code need its source, so the node cannot compute the id.
             order = run.portable_order, None if run.is_custom else run.id, None
         packed = cloudpickle.dumps((*order, run.measurements, sys.argv, sys.path))
-        self._calls.begin(run.id, packed, self._find_data(run))
+        self._calls.start(run.id, packed, self._find_data(run))
 
     def _find_data(self, run: PlannedRun) -> Any:
         """Return what a node needs to read the data: a local path on this machine, otherwise the data set."""
@@ -104,7 +104,7 @@ class RayPool:
         name = str(dataset)
         if name not in self._datasets:
             try:
-                self._datasets[name] = self._calls.shared(pack_dataset(dataset, self.data))
+                self._datasets[name] = self._calls.share(pack_dataset(dataset, self.data))
             except DataError:
                 self._datasets[name] = None  # the node may have it
         return self._datasets[name]

@@ -1,13 +1,13 @@
-"""A process that computes gradients, seen from outside (ChildProcess) and inside (Inside)."""
+"""A process that computes gradients: the parent's side (ChildProcess) and the child's (ChildRuntime)."""
 
 import os
 import pickle
+import select
 import socket
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from select import POLLOUT, poll
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -16,20 +16,20 @@ from torch import Tensor
 
 from straggler.core import EvaluationChunk, Gradient, Problem
 from straggler.engines.pool.fork_server import fork_child
-from straggler.engines.pool.shared_memory import SharedMemory, attach, tensor_in
+from straggler.engines.pool.shared_memory import SharedMemory, map_file, map_tensor
 
 
-def perform(
+def compute_call(
     problem: Problem, call: tuple[Any, ...], x: Tensor, buffers: Tensor
 ) -> Gradient | EvaluationChunk:
+    """Compute ("gradient", worker, index) or ("evaluate", split, chunk) at a model."""
     kind, *where = call
-    return (
-        problem.gradient(x, buffers, *where) if kind == "gradient" else problem.evaluate(x, buffers, *where)
-    )
+    compute = problem.gradient if kind == "gradient" else problem.evaluate
+    return compute(x, buffers, *where)
 
 
-class Layout(NamedTuple):
-    """What one seat holds: a model, its buffers, and room for a gradient."""
+class SlotLayout(NamedTuple):
+    """The content of a slot: a model, its buffers, and room for a gradient and the buffers after it."""
 
     size: int
     buffers: int
@@ -39,18 +39,18 @@ class Layout(NamedTuple):
     def bytes(self) -> int:
         return 2 * (self.size + self.buffers) * self.dtype.itemsize
 
-    def tensors(self, memory: Any, number: int) -> list[Tensor]:
-        """The model and its buffers, then the gradient and the buffers after it, of one seat."""
+    def map_slot(self, memory: Any, number: int) -> list[Tensor]:
+        """Return the four tensors of a slot: model, buffers, gradient, buffers after the gradient."""
         start, tensors = number * self.bytes, []
         for count in (self.size, self.buffers, self.size, self.buffers):
-            tensors.append(tensor_in(memory, start, count, self.dtype))
+            tensors.append(map_tensor(memory, start, count, self.dtype))
             start += count * self.dtype.itemsize
         return tensors
 
 
 @dataclass(eq=False)
 class SharedSlot:
-    """Shared memory for one task at one process."""
+    """Shared memory for one task of one process."""
 
     process: "ChildProcess"
     number: int
@@ -58,65 +58,67 @@ class SharedSlot:
     buffers: Tensor
     gradient: Tensor
     buffers_after: Tensor
-    task: Any = None  # what it is computing
+    task: Any = None  # the task that uses the slot
 
 
 class ChildProcess:
-    """One process of the pool, with its connection and its seats."""
+    """A process that computes, with its connection and its slots."""
 
     def __init__(
         self,
         main: Callable[[int, int], None],
         problem: SharedMemory,
         inherited: list[int],
-        layout: Layout,
-        depth: int,
+        layout: SlotLayout,
+        slots: int,
     ) -> None:
-        memory = SharedMemory(depth * layout.bytes)
+        memory = SharedMemory(slots * layout.bytes)
         ours, theirs = socket.socketpair()
         arguments = (theirs.fileno(), memory.fd)
         self._fork_server, self._number = fork_child(main, arguments, [*arguments, problem.fd, *inherited])
-        self.pid: int | None = None  # until it is ready
-        self.exit_code = 0  # until it has ended
+        self.pid: int | None = None  # known when the process is ready
+        self.exit_code = 0  # known when the process has ended
         theirs.close()
         self.connection = Connection(ours.detach())
-        self.connection.send((problem.fd, layout, depth))
-        self.seats = [
-            SharedSlot(self, number, *layout.tensors(memory.bytes, number)) for number in range(depth)
+        self.connection.send((problem.fd, layout, slots))
+        self.slots = [
+            SharedSlot(self, number, *layout.map_slot(memory.bytes, number)) for number in range(slots)
         ]
         memory.close()
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return self.pid is not None
 
     @property
-    def listens(self) -> bool:
-        """Whether a message can be sent without waiting until it reads."""
-        line = poll()
-        line.register(self.connection.fileno(), POLLOUT)
-        return bool(line.poll(0))
+    def is_writable(self) -> bool:
+        """Whether a message can be sent without waiting for the process to read."""
+        poll = select.poll()
+        poll.register(self.connection.fileno(), select.POLLOUT)
+        return bool(poll.poll(0))
 
     @property
-    def load(self) -> float:
-        return sum(seat.task is not None for seat in self.seats) if self.ready else len(self.seats)
+    def load(self) -> int:
+        """The number of its slots in use; all of them while it is not ready."""
+        return sum(slot.task is not None for slot in self.slots) if self.is_ready else len(self.slots)
 
     def close(self) -> None:
+        """Kill the process. It has no state that could be lost."""
         if not self.connection.closed:
             self.connection.close()
-            self.exit_code = self._fork_server.end(self._number)  # it holds nothing that could be lost
+            self.exit_code = self._fork_server.kill_child(self._number)
 
 
-class Inside:
-    """What a child has: its end of the connection, the problem, its seats."""
+class ChildRuntime:
+    """The child's side: its connection, the problem, and its slots."""
 
     def __init__(self, connection_fd: int, memory_fd: int) -> None:
         torch.set_num_threads(1)
         self.connection = Connection(connection_fd)
-        problem_fd, layout, depth = self.connection.recv()
-        self.problem: Problem = pickle.loads(attach(problem_fd))
-        memory = attach(memory_fd)
-        self.seats = [layout.tensors(memory, number) for number in range(depth)]
+        problem_fd, layout, slots = self.connection.recv()
+        self.problem: Problem = pickle.loads(map_file(problem_fd))
+        memory = map_file(memory_fd)
+        self.slots = [layout.map_slot(memory, number) for number in range(slots)]
         self.connection.send(os.getpid())  # ready
 
     def __enter__(self) -> Self:
@@ -127,11 +129,14 @@ class Inside:
     ) -> None:
         self.connection.close()
 
-    def answer(self, number: int, call: tuple[Any, ...]) -> float | EvaluationChunk | str:
-        """Perform a task on its seat: a gradient goes to the shared memory, the rest is small."""
-        x, buffers, gradient, buffers_after = self.seats[number]
+    def compute(self, number: int, call: tuple[Any, ...]) -> float | EvaluationChunk | str:
+        """Compute a call at the model of a slot.
+
+        Return the loss of a gradient, which is in the slot; an evaluation; or a traceback.
+        """
+        x, buffers, gradient, buffers_after = self.slots[number]
         try:
-            outcome = perform(self.problem, call, x, buffers)
+            outcome = compute_call(self.problem, call, x, buffers)
         except Exception:
             return traceback.format_exc()
         if isinstance(outcome, EvaluationChunk):

@@ -1,7 +1,6 @@
-"""A process that has imported what workers need and forks them from itself: each is there in milliseconds."""
+"""Fork server: a process that has imported torch and forks workers from itself, in milliseconds each."""
 
 import ctypes
-import fcntl
 import itertools
 import os
 import signal
@@ -15,74 +14,83 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
+from straggler.config.registry import InputError
 from straggler.running.allocator import tune_allocator
 
-ALONE = {"OPENBLAS_NUM_THREADS": "1"}  # a process without threads can be forked safely
+SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1"}  # a process without threads can be forked safely
 PRELOADED = (
     "straggler.engines.pool.gradient_pool",
-    "straggler.engines.pool.worker_main",
+    "straggler.engines.processes",
     "straggler.problems.models",
     "cloudpickle",
 )
-MOST = 200  # file descriptors in one message
+MAX_FILES = 200  # file descriptors in one message
 PR_SET_PDEATHSIG = 1
 
 
 class ForkServer:
-    """Seen from the process that has children; they die with it, and it with us."""
+    """The parent's side of the fork server, which dies with this process; its children die with it."""
 
     def __init__(self) -> None:
+        if not hasattr(os, "fork"):
+            raise InputError(
+                "Worker processes require Linux or macOS. On this system use engine='simulator' with jobs=1."
+            )
         ours, theirs = socket.socketpair()
-        command = (  # Ctrl-C is ours to handle, also while it still imports
+        command = (  # this process handles Ctrl-C, even while the fork server still imports
             "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-            f"from straggler.engines.pool.fork_server import tend; tend({theirs.fileno()})"
+            f"from straggler.engines.pool.fork_server import serve_forks; serve_forks({theirs.fileno()})"
         )
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self.process = subprocess.Popen(
             [sys.executable, "-c", command],
             pass_fds=[theirs.fileno()],
-            env=os.environ | ALONE | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=os.environ | SINGLE_THREADED | path,
         )
         theirs.close()
         self.owner = os.getpid()
-        self._socket, self._line = ours, Connection(os.dup(ours.fileno()))
+        self._socket, self._connection = ours, Connection(os.dup(ours.fileno()))
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
-    def alive(self) -> bool:
-        """Whether it can have children of this very process."""
+    def is_usable(self) -> bool:
+        """Return whether it is alive and belongs to this process, not to the one that forked this process."""
         return self.owner == os.getpid() and self.process.poll() is None
 
     def fork(self, main: Callable[..., None], arguments: Sequence[int], fds: Sequence[int]) -> int:
-        """Begin a child that calls a function and sees these files under our numbers; the child's number."""
-        wanted = [1, 2, *fds]
+        """Fork a child that calls a function and has these files open under the same numbers.
+
+        Return the child's number.
+        """
+        files = [1, 2, *fds]
         with self._lock:
             number = next(self._numbers)
             name = (main.__module__, main.__qualname__)
-            self._line.send((number, name, arguments, wanted, sys.path, dict(os.environ)))
-            for start in range(0, len(wanted), MOST):
-                socket.send_fds(self._socket, [b"."], wanted[start : start + MOST])
+            self._connection.send((number, name, arguments, files, sys.path, dict(os.environ)))
+            for start in range(0, len(files), MAX_FILES):
+                socket.send_fds(self._socket, [b"."], files[start : start + MAX_FILES])
         return number
 
-    def end(self, number: int) -> int:
-        """Kill a child, unless it is dead; its exit code."""
+    def kill_child(self, number: int) -> int:
+        """Kill a child, unless it has ended, and return its exit code."""
         try:
             with self._lock:
-                self._line.send(number)
-                whose, code = self._line.recv()
-                while whose != number:  # an answer that an interrupt kept us from reading
-                    whose, code = self._line.recv()
+                self._connection.send(number)
+                answered, code = self._connection.recv()
+                while answered != number:  # skip an answer that an interrupt prevented us from reading
+                    answered, code = self._connection.recv()
                 return int(code)
         except (EOFError, OSError):
-            return -signal.SIGKILL  # they died together
+            return -signal.SIGKILL  # it died with the fork server
 
 
 _fork_server: ForkServer | None = None
 
 
 def get_fork_server() -> ForkServer:
-    """The one of this process, begun when it is needed for the first time."""
+    """Return the fork server of this process, started on first use."""
     global _fork_server
-    if _fork_server is None or not _fork_server.alive():
+    if _fork_server is None or not _fork_server.is_usable():
         _fork_server = ForkServer()
     return _fork_server
 
@@ -90,7 +98,7 @@ def get_fork_server() -> ForkServer:
 def fork_child(
     main: Callable[..., None], arguments: Sequence[int], fds: Sequence[int]
 ) -> tuple[ForkServer, int]:
-    """A child of this process's fork server, or of the next one if it is just dying."""
+    """Fork a child from the fork server, restarting the server if it has died."""
     parent = get_fork_server()
     try:
         return parent, parent.fork(main, arguments, fds)
@@ -100,61 +108,63 @@ def fork_child(
         return (parent := get_fork_server()), parent.fork(main, arguments, fds)
 
 
-# From here on inside it.
+# The functions below run in the fork server and in its children.
 
 
-def tend(fd: int) -> None:
-    """Fork and bury children until nobody is there to ask for it."""
+def serve_forks(fd: int) -> None:
+    """Fork and kill children on request, until the parent closes its end of the connection."""
     for module in PRELOADED:
         import_module(module)
-    line, files = Connection(fd), socket.socket(fileno=os.dup(fd))
+    connection, files = Connection(fd), socket.socket(fileno=os.dup(fd))
     pids: dict[int, int] = {}
     while True:
         try:
-            request = line.recv()
+            request = connection.recv()
             if isinstance(request, int):
-                line.send((request, bury(pids.pop(request))))
+                connection.send((request, kill_and_reap(pids.pop(request))))
                 continue
             number, main, arguments, wanted, path, environment = request
-            received = received_files(files, len(wanted))
+            received = receive_files(files, len(wanted))
         except (EOFError, OSError):
-            return  # and the children with us
+            return  # the children die with this process
         pids[number] = os.fork()
         if pids[number] == 0:
-            line.close()
+            connection.close()
             files.close()
-            grow_up(main, arguments, dict(zip(wanted, received, strict=True)), path, environment)
-        for one in received:
-            os.close(one)
+            run_child(main, arguments, dict(zip(wanted, received, strict=True)), path, environment)
+        for file in received:
+            os.close(file)
 
 
-def bury(pid: int) -> int:
-    os.kill(pid, signal.SIGKILL)  # until it is waited for, the number is its own
+def kill_and_reap(pid: int) -> int:
+    """Kill a child and return its exit code. Its pid cannot be reused before it is waited for."""
+    os.kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def received_files(files: socket.socket, count: int) -> list[int]:
+def receive_files(files: socket.socket, count: int) -> list[int]:
+    """Receive file descriptors; raise EOFError if the sender was killed before it sent all of them."""
     received: list[int] = []
     while len(received) < count:
-        data, fds, *_ = socket.recv_fds(files, 1, MOST)
+        data, fds, *_ = socket.recv_fds(files, 1, MAX_FILES)
         if not data:
             raise EOFError
         received += fds
     return received
 
 
-def grow_up(
+def run_child(
     main: tuple[str, str],
     arguments: Sequence[int],
     files: dict[int, int],
     path: list[str],
     environment: dict[str, str],
 ) -> NoReturn:
-    """The life of a child, with the files, path and environment of the process that wants it."""
+    """Call a function in a new child, with the files, path and environment of the requesting process."""
     code = 1
     try:
-        die_with(os.getppid())
-        renumber(files)
+        die_with_parent(os.getppid())
+        renumber_files(files)
         sys.path[:] = path
         os.environ.clear()
         os.environ.update(environment)
@@ -166,23 +176,25 @@ def grow_up(
         traceback.print_exc()
     finally:
         sys.stdout.flush()
-        os._exit(code)  # what the fork server has open is not ours to tidy up
+        os._exit(code)  # without the exit handlers of the fork server
 
 
-def die_with(parent: int) -> None:
-    """Have the system kill us when the fork server dies, even while we are stopped."""
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when the fork server dies (PR_SET_PDEATHSIG, Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
-def renumber(files: dict[int, int]) -> None:
-    """Move open files to their wanted numbers; by way of numbers that are neither's."""
+def renumber_files(files: dict[int, int]) -> None:
+    """Move open files (values) to new numbers (keys), by way of numbers that are in neither."""
+    import fcntl  # Windows does not have it
+
     free = max(*files, *files.values()) + 1
-    away = {wanted: fcntl.fcntl(received, fcntl.F_DUPFD, free) for wanted, received in files.items()}
+    moved = {wanted: fcntl.fcntl(received, fcntl.F_DUPFD, free) for wanted, received in files.items()}
     for received in files.values():
         os.close(received)
-    for wanted, there in away.items():
-        os.dup2(there, wanted)
-        os.close(there)
+    for wanted, temporary in moved.items():
+        os.dup2(temporary, wanted)
+        os.close(temporary)

@@ -1,4 +1,13 @@
-"""Gradients and evaluations of one problem, here or on a pool of processes: the same bits either way."""
+"""Gradients and evaluations of a problem, computed here or on a pool of processes with the same results.
+
+Who owns the memory of a gradient:
+- A process of the pool writes a gradient into its slot of shared memory. The slot stays in use.
+- `result(task)` copies the gradient and frees the slot; the caller owns the copy.
+- `borrow(task)` returns the gradient in the slot, without a copy. The next call of `borrow`, `result` or
+  `start_tasks` frees the slot. ProcessEngine lends gradients in the same way, until the worker's next job.
+- An Arrival with `lent=True` has such a gradient. Code that needs it after the arrival was processed calls
+  `Arrival.keep()`, which copies it: the server if a step merges several gradients, and a checkpoint.
+"""
 
 import pickle
 import traceback
@@ -12,29 +21,35 @@ import torch
 from torch import Tensor
 
 from straggler.core import EvaluationChunk, Gradient, Job, Problem, Split
-from straggler.engines.pool.child_process import ChildProcess, Inside, Layout, SharedSlot, perform
-from straggler.engines.pool.shared_memory import SharedMemory, pack
+from straggler.engines.pool.child_process import (
+    ChildProcess,
+    ChildRuntime,
+    SharedSlot,
+    SlotLayout,
+    compute_call,
+)
+from straggler.engines.pool.shared_memory import SharedMemory, pack_shared
 
-NOTHING = torch.empty(0)
-DEPTH = 3  # tasks a process may have: one at work, others waiting, so that it never idles
-RESPAWNS = 3  # how often each process may die, in a row, before the run gives up
+NO_TENSOR = torch.empty(0)
+SLOTS = 3  # tasks that a process may have: one is computed while the others wait, so that it never idles
+MAX_DEATHS = 3  # of each process, in a row, before the run fails
 
 
 class ComputeTask:
-    """Something to compute, at most once: started ahead of time, or when its result is asked for."""
+    """A gradient or an evaluation to compute once: ahead of time, or when its result is needed."""
 
-    __slots__ = ("abandoned", "buffers", "call", "error", "result", "seat", "x")
+    __slots__ = ("abandoned", "buffers", "call", "error", "result", "slot", "x")
 
     def __init__(self, call: tuple[Any, ...], x: Tensor, buffers: Tensor) -> None:
         self.call, self.x, self.buffers = call, x, buffers
-        self.seat: SharedSlot | None = None
+        self.slot: SharedSlot | None = None
         self.result: Gradient | EvaluationChunk | None = None
         self.error: str | None = None
         self.abandoned = False
 
     def abandon(self) -> None:
-        """Nobody will ask for it, nor need the model it was to be computed at."""
-        self.abandoned, self.x, self.buffers = True, NOTHING, NOTHING
+        """Declare that the result is not needed, and free the model."""
+        self.abandoned, self.x, self.buffers = True, NO_TENSOR, NO_TENSOR
 
     @property
     def done(self) -> bool:
@@ -42,15 +57,15 @@ class ComputeTask:
 
 
 class GradientComputer:
-    """Computes every task in this process, when it is asked for."""
+    """Compute tasks in this process, when their results are needed."""
 
-    looks_ahead = False  # whether `ahead` does anything, and what is borrowed must be given back
+    looks_ahead = False  # whether `start_tasks` starts anything
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
     def wait_until_ready(self) -> None:
-        """It is."""
+        """Wait until all processes can compute."""
 
     def gradient_task(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> ComputeTask:
         return ComputeTask(("gradient", worker, index), x, buffers)
@@ -60,58 +75,60 @@ class GradientComputer:
         return self.problem.gradient(job.x, job.buffers, job.worker, job.index)
 
     def result(self, task: ComputeTask) -> Any:
-        return perform(self.problem, task.call, task.x, task.buffers)
+        """Return the result of a task, which belongs to the caller."""
+        return compute_call(self.problem, task.call, task.x, task.buffers)
 
     def borrow(self, task: ComputeTask) -> Gradient:
-        """A gradient that is good until something else is asked for."""
+        """Return a gradient that is valid until the next call (see the module's docstring)."""
         gradient: Gradient = self.result(task)
         return gradient
 
-    def ahead(self, upcoming: Callable[[], ComputeTask | None], urgent: bool = False) -> None:
-        """Start what will be asked for soon, the soonest first; urgent tasks push finished ones aside."""
+    def start_tasks(self, next_task: Callable[[], ComputeTask | None], urgent: bool = False) -> None:
+        """Start tasks whose results will be needed soon, in the order of `next_task`, which may return None.
+
+        Urgent tasks may take the slots of finished ones.
+        """
 
     def abandon(self, task: ComputeTask) -> None:
-        """Nobody will ask for this one."""
+        """Declare that the result of a task is not needed."""
         task.abandon()
 
     def evaluation_tasks(self, x: Tensor, buffers: Tensor, split: Split) -> list[ComputeTask]:
-        """All chunks of a split, in order."""
-        return [
-            ComputeTask(("evaluate", split, chunk), x, buffers)
-            for chunk in range(self.problem.count_chunks(split))
-        ]
+        """Return a task for each chunk of a split, in order."""
+        chunks = range(self.problem.count_chunks(split))
+        return [ComputeTask(("evaluate", split, chunk), x, buffers) for chunk in chunks]
 
     def evaluate_each(
         self, models: Iterable[tuple[Tensor, Tensor]], split: Split
     ) -> Iterator[list[EvaluationChunk]]:
-        """The same of one model after another; the next are begun while the first are waited for."""
-        parts = range(self.problem.count_chunks(split))
-        tasks = (ComputeTask(("evaluate", split, part), *model) for model in models for part in parts)
-        begun, chunks = deque[ComputeTask](), list[EvaluationChunk]()
+        """Evaluate models one after the other, and start the next while waiting for the first."""
+        tasks = (task for model in models for task in self.evaluation_tasks(*model, split))
+        started, chunks = deque[ComputeTask](), list[EvaluationChunk]()
 
-        def soonest() -> ComputeTask | None:
+        def next_task() -> ComputeTask | None:
             if (task := next(tasks, None)) is not None:
-                begun.append(task)
+                started.append(task)
             return task
 
         while True:
-            self.ahead(soonest, urgent=True)
-            if not begun and soonest() is None:
+            self.start_tasks(next_task, urgent=True)
+            if not started and next_task() is None:
                 return
-            chunks.append(self.result(begun.popleft()))
-            if len(chunks) == len(parts):
+            chunks.append(self.result(started.popleft()))
+            if len(chunks) == self.problem.count_chunks(split):
                 yield chunks
                 chunks = []
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End all processes."""
 
 
 class GradientPool(GradientComputer):
-    """Tasks on several processes; models and gradients travel in shared memory.
+    """Compute tasks on several processes; models and gradients travel in shared memory.
 
-    A process that dies is replaced and its tasks are done again: they are pure functions. Until the
-    processes are up, tasks are done here. One that `joins` computes too instead of waiting: with a core for
-    each of the others and this, none has to make room for another.
+    A process that dies is restarted and its tasks are computed again: they are pure functions. Until the
+    processes are ready, this process computes. With `joins`, this process also computes instead of waiting: a
+    pool of one process less than there are cores then uses every core.
     """
 
     looks_ahead = True
@@ -119,91 +136,45 @@ class GradientPool(GradientComputer):
     def __init__(self, problem: Problem, processes: int, joins: bool = False) -> None:
         super().__init__(problem)
         self._joins = joins
-        self._upcoming: Callable[[], ComputeTask | None] = lambda: None
+        self._next_task: Callable[[], ComputeTask | None] = lambda: None
         x, buffers = problem.initial_model()
-        self._layout = Layout(x.numel(), buffers.numel(), x.dtype)
-        payload, self._shared = pack(problem)
+        self._layout = SlotLayout(x.numel(), buffers.numel(), x.dtype)
+        payload, self._shared = pack_shared(problem)
         self._problem = SharedMemory(len(payload))
         self._problem.bytes[: len(payload)] = payload
         self._selector = DefaultSelector()
-        self._children = [self._spawn() for _ in range(processes)]
-        self._deaths = 0
-        self._lent: ComputeTask | None = None  # whose gradient is used where the process left it
+        self._deaths = 0  # since a process last delivered a result
+        self._borrowed: ComputeTask | None = None
+        self._children = [self._start_process() for _ in range(processes)]
 
-    def _spawn(self) -> ChildProcess:
+    def _start_process(self) -> ChildProcess:
         inherited = [memory.fd for memory in self._shared]
-        child = ChildProcess(serve, self._problem, inherited, self._layout, DEPTH)
+        child = ChildProcess(serve_tasks, self._problem, inherited, self._layout, SLOTS)
         self._selector.register(child.connection, EVENT_READ, child)
         return child
 
     def wait_until_ready(self) -> None:
-        while not all(child.ready for child in self._children):
-            self._listen(timeout=None)
+        while not all(child.is_ready for child in self._children):
+            self._receive(timeout=None)
 
-    def ahead(self, upcoming: Callable[[], ComputeTask | None], urgent: bool = False) -> None:
-        self._take_back()
-        self._upcoming = upcoming
-        self._fill(urgent)
-
-    def _fill(self, urgent: bool = False) -> None:
-        """Give the processes what they have seats for."""
-        self._listen(timeout=0)
-        while (seat := self._free_seat() or (self._vacated_seat() if urgent else None)) is not None:
-            task = self._another()
-            if task is None:
-                return
-            self._start(task, seat)
+    def start_tasks(self, next_task: Callable[[], ComputeTask | None], urgent: bool = False) -> None:
+        self._release_borrowed()
+        self._next_task = next_task
+        self._fill_slots(urgent)
 
     def result(self, task: ComputeTask) -> Any:
-        self._await(task)
+        self._wait_for(task)
         self._release(task)
         return task.result
 
     def borrow(self, task: ComputeTask) -> Gradient:
-        self._await(task)
-        found = task.result
-        assert isinstance(found, Gradient)
-        if task.seat is None:
-            return found
-        self._lent = task
-        return Gradient(found.vector, found.loss, found.buffers.clone())
-
-    def _take_back(self) -> None:
-        """What was borrowed has been used: its seat is free."""
-        if self._lent is not None and self._lent.seat is not None:
-            self._lent.seat.task, self._lent.seat = None, None
-        self._lent = None
-
-    def _await(self, task: ComputeTask) -> None:
-        self._take_back()
-        if task.seat is None and not task.done:
-            if self._joins or not any(child.ready for child in self._children):
-                self._compute(task)
-            else:
-                self._start(task, self._make_room())
-        while task.result is None:
-            if task.error is not None:
-                raise RuntimeError(f"computing {task.call} failed:\n{task.error}")
-            another = self._another() if self._joins else None
-            if another is None:
-                self._listen(timeout=None)
-            else:  # while what is waited for is computed elsewhere
-                self._compute(another)
-                self._fill()
-
-    def _another(self) -> ComputeTask | None:
-        """The next to be asked for that nobody computes."""
-        task = self._upcoming()
-        while task is not None and (task.seat is not None or task.done):
-            task = self._upcoming()
-        return task
-
-    def _compute(self, task: ComputeTask) -> None:
-        """Here; what goes wrong is for whoever asks for it, if anybody does."""
-        try:
-            task.result = super().result(task)
-        except Exception:
-            task.error = traceback.format_exc()
+        self._wait_for(task)
+        gradient = task.result
+        assert isinstance(gradient, Gradient)
+        if task.slot is None:
+            return gradient
+        self._borrowed = task
+        return Gradient(gradient.vector, gradient.loss, gradient.buffers.clone())
 
     def abandon(self, task: ComputeTask) -> None:
         super().abandon(task)
@@ -217,43 +188,91 @@ class GradientPool(GradientComputer):
             memory.close()
         self._selector.close()
 
-    def _free_seat(self) -> SharedSlot | None:
-        """A free seat at the process with the least to do."""
-        least = min(self._children, key=lambda child: child.load)
-        return next((seat for seat in least.seats if seat.task is None), None) if least.ready else None
-
-    def _vacated_seat(self) -> SharedSlot | None:
-        """A seat whose finished result was moved out of the shared memory."""
-        for child in self._children:
-            for seat in child.seats:
-                if seat.task is not None and seat.task.done:
-                    self._release(seat.task)
-                    return seat
-        return None
-
-    def _make_room(self) -> SharedSlot:
-        while (seat := self._free_seat() or self._vacated_seat()) is None:
-            self._listen(timeout=None)
-        return seat
-
-    def _start(self, task: ComputeTask, seat: SharedSlot) -> None:
-        seat.x.copy_(task.x)
-        seat.buffers.copy_(task.buffers)
-        task.seat, seat.task = seat, task
-        with suppress(OSError):  # it died: `_listen` finds out and does its tasks again
-            seat.process.connection.send_bytes(pickle.dumps((seat.number, task.call)))
+    def _release_borrowed(self) -> None:
+        """Free the slot of a borrowed gradient, which the borrower no longer needs."""
+        if self._borrowed is not None and self._borrowed.slot is not None:
+            self._borrowed.slot.task, self._borrowed.slot = None, None
+        self._borrowed = None
 
     def _release(self, task: ComputeTask) -> None:
-        """Take the result out of the shared memory and leave the seat."""
-        if task.seat is None:
+        """Copy the result out of the shared memory and free the slot."""
+        if task.slot is None:
             return
         if isinstance(task.result, Gradient) and not task.abandoned:
-            seat = task.seat
-            task.result = Gradient(seat.gradient.clone(), task.result.loss, seat.buffers_after.clone())
-        task.seat.task, task.seat = None, None
+            slot = task.slot
+            task.result = Gradient(slot.gradient.clone(), task.result.loss, slot.buffers_after.clone())
+        task.slot.task, task.slot = None, None
 
-    def _listen(self, timeout: float | None) -> None:
-        """Hear from every process that has something to say."""
+    def _wait_for(self, task: ComputeTask) -> None:
+        """Wait until a task is done; meanwhile compute others here, if this process joins."""
+        self._release_borrowed()
+        if task.slot is None and not task.done:
+            if self._joins or not any(child.is_ready for child in self._children):
+                self._compute_here(task)
+            else:
+                self._start(task, self._wait_for_slot())
+        while task.result is None:
+            if task.error is not None:
+                raise RuntimeError(f"Computing {task.call} failed:\n{task.error}")
+            another = self._find_unstarted() if self._joins else None
+            if another is None:
+                self._receive(timeout=None)
+            else:
+                self._compute_here(another)
+                self._fill_slots()
+
+    def _find_unstarted(self) -> ComputeTask | None:
+        """Return the next upcoming task that no process computes."""
+        task = self._next_task()
+        while task is not None and (task.slot is not None or task.done):
+            task = self._next_task()
+        return task
+
+    def _compute_here(self, task: ComputeTask) -> None:
+        """Compute a task in this process; an error is raised when the result is needed."""
+        try:
+            task.result = super().result(task)
+        except Exception:
+            task.error = traceback.format_exc()
+
+    def _fill_slots(self, urgent: bool = False) -> None:
+        """Start upcoming tasks in all free slots."""
+        self._receive(timeout=0)
+        while (slot := self._find_free_slot() or (self._clear_slot() if urgent else None)) is not None:
+            task = self._find_unstarted()
+            if task is None:
+                return
+            self._start(task, slot)
+
+    def _find_free_slot(self) -> SharedSlot | None:
+        """Return a free slot of the process with the fewest tasks."""
+        child = min(self._children, key=lambda child: child.load)
+        return next((slot for slot in child.slots if slot.task is None), None) if child.is_ready else None
+
+    def _clear_slot(self) -> SharedSlot | None:
+        """Copy a finished result out of its slot and return the slot."""
+        for child in self._children:
+            for slot in child.slots:
+                if slot.task is not None and slot.task.done:
+                    self._release(slot.task)
+                    return slot
+        return None
+
+    def _wait_for_slot(self) -> SharedSlot:
+        while (slot := self._find_free_slot() or self._clear_slot()) is None:
+            self._receive(timeout=None)
+        return slot
+
+    def _start(self, task: ComputeTask, slot: SharedSlot) -> None:
+        """Send a task to the process of a slot."""
+        slot.x.copy_(task.x)
+        slot.buffers.copy_(task.buffers)
+        task.slot, slot.task = slot, task
+        with suppress(OSError):  # the process died: `_receive` notices and starts its tasks again
+            slot.process.connection.send_bytes(pickle.dumps((slot.number, task.call)))
+
+    def _receive(self, timeout: float | None) -> None:
+        """Receive a message from every process that has sent one."""
         for key, _ in self._selector.select(timeout):
             child: ChildProcess = key.data
             try:
@@ -261,56 +280,54 @@ class GradientPool(GradientComputer):
             except (EOFError, OSError):
                 self._replace(child)
                 continue
-            if isinstance(message, int):
+            if isinstance(message, int):  # the first message: the process is ready
                 child.pid = message
                 continue
             self._deaths = 0
             number, outcome = message
-            self._finish(child.seats[number], outcome)
+            self._finish(child.slots[number], outcome)
 
-    def _finish(self, seat: SharedSlot, outcome: float | EvaluationChunk | str) -> None:
-        task = seat.task
+    def _finish(self, slot: SharedSlot, outcome: float | EvaluationChunk | str) -> None:
+        """Store the outcome of the task in a slot: a loss, an evaluation, or a traceback."""
+        task = slot.task
         assert task is not None
         if isinstance(outcome, str):
             task.error = outcome
+        elif isinstance(outcome, EvaluationChunk):
+            task.result = outcome
         else:
-            task.result = (
-                outcome
-                if isinstance(outcome, EvaluationChunk)
-                else Gradient(seat.gradient, outcome, seat.buffers_after)
-            )
+            task.result = Gradient(slot.gradient, outcome, slot.buffers_after)
         if task.abandoned:
             self._release(task)
 
     def _replace(self, child: ChildProcess) -> None:
+        """Restart a process that died, and start its unfinished tasks again."""
         self._selector.unregister(child.connection)
         child.close()
         self._deaths += 1
-        if self._deaths > RESPAWNS * len(self._children):
+        if self._deaths > MAX_DEATHS * len(self._children):
             raise RuntimeError(
-                f"processes of the pool keep dying (last exit code {child.exit_code}; "
-                f"-9 is often a lack of memory): use fewer with --jobs"
+                f"Processes of the pool keep dying (last exit code {child.exit_code}; -9 often means that "
+                f"memory ran out). Use fewer processes with --jobs."
             )
-        unfinished = [
-            s.task for s in child.seats if s.task and s.task.result is None and not s.task.abandoned
-        ]
-        for seat in child.seats:
-            if seat.task is not None:
-                self._release(seat.task)
-        fresh = self._spawn()
-        self._children[self._children.index(child)] = fresh
-        for task, seat in zip(unfinished, fresh.seats, strict=False):
-            self._start(task, seat)
+        tasks = [slot.task for slot in child.slots if slot.task is not None]
+        unfinished = [task for task in tasks if task.result is None and not task.abandoned]
+        for task in tasks:
+            self._release(task)
+        restarted = self._start_process()
+        self._children[self._children.index(child)] = restarted
+        for task, slot in zip(unfinished, restarted.slots, strict=False):
+            self._start(task, slot)
 
 
-def on_cores(problem: Problem, cores: int) -> GradientComputer:
-    """This process, and one more for every other core."""
+def create_computer(problem: Problem, cores: int) -> GradientComputer:
+    """Return a computer that uses this process and one more process for every other core."""
     return GradientPool(problem, cores - 1, joins=True) if cores > 1 else GradientComputer(problem)
 
 
-def serve(connection_fd: int, memory_fd: int) -> None:
-    """A process of the pool: perform tasks until the other end closes."""
-    with suppress(EOFError, OSError), Inside(connection_fd, memory_fd) as inside:
+def serve_tasks(connection_fd: int, memory_fd: int) -> None:
+    """Compute tasks in a process of the pool, until the parent closes the connection."""
+    with suppress(EOFError, OSError), ChildRuntime(connection_fd, memory_fd) as runtime:
         while True:
-            number, call = inside.connection.recv()
-            inside.connection.send_bytes(pickle.dumps((number, inside.answer(number, call))))
+            number, call = runtime.connection.recv()
+            runtime.connection.send_bytes(pickle.dumps((number, runtime.compute(number, call))))
