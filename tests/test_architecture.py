@@ -167,7 +167,7 @@ def test_algorithms_have_no_while(module: str) -> None:
     assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.While)]
 
 
-def test_ray_is_imported_in_one_module() -> None:
+def test_ray_is_imported_in_two_modules() -> None:
     users = [module for module, path in MODULES.items() if "ray" in roots(path)]
     assert users in ([], ["engines.ray", "engines.ray_cluster"])
 
