@@ -11,10 +11,11 @@ from straggler.config.fingerprints import fingerprint
 from straggler.config.imports import import_object, is_import_string
 from straggler.config.registry import InputError, suggest_name
 from straggler.core import Engine
-from straggler.timing import Durations
 
+# Worker processes import this package. They must not import polars, whose threads make forking unsafe.
 if TYPE_CHECKING:
     from straggler.engines.pool.gradient_pool import GradientComputer
+    from straggler.timing import Durations
 
 __all__ = [
     "ENGINES",
@@ -39,7 +40,7 @@ class EngineSetup:
     """Everything that an engine may need to run the jobs of one experiment."""
 
     compute: "GradientComputer"  # computes gradients of the problem; engines in virtual time use it
-    durations: Durations  # compute time (virtual) and injected delay of every job
+    durations: "Durations"  # compute time (virtual) and injected delay of every job
     workers: int
     min_workers: int | None = None  # the run waits while fewer workers are present; None: all workers
     worker_timeout: float = math.inf  # seconds without a message until a worker counts as hung (real time)

@@ -6,11 +6,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from straggler.core import Arrival, Change, Gradient, Job, Problem
 from straggler.engines import EngineSetup
-from straggler.timing import Durations
+
+if TYPE_CHECKING:
+    from straggler.timing import Durations
 
 FAILURES_PER_WORKER, FAILURE_WINDOW = 5, 60.0  # more failures within so many seconds end the run
 START_SECONDS = 60.0  # that a process may take to start, in addition to the timeout
@@ -47,7 +49,7 @@ class RealTimeEngine(ABC):
     def __init__(
         self,
         problem: Problem,
-        durations: Durations,
+        durations: "Durations",
         workers: int,
         min_workers: int | None = None,
         timeout: float = math.inf,
