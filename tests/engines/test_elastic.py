@@ -295,7 +295,7 @@ def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> Non
     def attack() -> None:
         for victim in (3, 1, 2, 0):
             over.wait(1.2)
-            if made and made[0]._children[victim].ready:
+            if made and made[0]._children[victim].is_ready:
                 os.kill(made[0]._children[victim].pid, signal.SIGKILL)
 
     original = ProcessEngine.__init__

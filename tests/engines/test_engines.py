@@ -264,7 +264,7 @@ def harm(
 def process_of(engine: Any, worker: int) -> int | None:
     """None while it is not up."""
     at = engine._slots[worker] if isinstance(engine, RayEngine) else engine._children[worker]
-    return at.pid if at.ready else None
+    return at.pid if at.is_ready else None
 
 
 # Two on processes in every run of the tests; the others take a minute each.

@@ -81,7 +81,7 @@ class ActorSlot:
     actor: Any
     answers: list[Any]  # references to the answers of the current call; empty if the actor is idle
     launch: int = -1  # of the job that it computes
-    ready: bool = False
+    is_ready: bool = False
     pid: int = 0
     node: str = ""
 
@@ -138,10 +138,10 @@ class RayEngine(RealTimeEngine):
     def _kill_worker(self, worker: int) -> str:
         slot = self._slots[worker]
         ray.kill(slot.actor)
-        return f"died (process {slot.pid} on {slot.node})" if slot.ready else "died before it was ready"
+        return f"died (process {slot.pid} on {slot.node})" if slot.is_ready else "died before it was ready"
 
     def _is_ready(self, worker: int) -> bool:
-        return self._slots[worker].ready
+        return self._slots[worker].is_ready
 
     def _has_unread_message(self, worker: int) -> bool:
         answers = self._slots[worker].answers
@@ -198,9 +198,9 @@ class RayEngine(RealTimeEngine):
             self._restart(worker)
             return
         slot.answers = []
-        if not slot.ready:
+        if not slot.is_ready:
             outcome, slot.pid, slot.node = outcome
-            slot.ready = True
+            slot.is_ready = True
             self._mark_ready(worker)
         if isinstance(outcome, str):
             raise WorkerError(f"Worker {worker} failed in the custom model or data:\n{outcome}")
