@@ -15,7 +15,14 @@ from straggler.analysis.figures.classes import build_partition_figure
 from straggler.analysis.figures.description import FigureSpec
 from straggler.analysis.figures.plotly_renderer import render_plotly
 from straggler.analysis.figures.staleness import describe_staleness
-from straggler.analysis.figures.timeline import NOTE, SHORTEST_WAIT, build_timeline_panel, split_jobs
+from straggler.analysis.figures.timeline import (
+    LABEL_NOTE,
+    MOST_LABELS,
+    NOTE,
+    SHORTEST_WAIT,
+    build_timeline_panel,
+    split_jobs,
+)
 from straggler.config.imports import refuse_import_strings
 from straggler.config.registry import InputError, explain_validation_error, parse_entry, suggest_name
 from straggler.core import Arrival, Decision
@@ -40,7 +47,7 @@ def list_choices() -> dict[str, Any]:
         if not method.single:
             optimizer = parse_entry(method.optimizer, OPTIMIZERS)
             momentum = getattr(optimizer, "momentum", None)
-            methods[name] = {"text": f"{name}: {method.summary}", "momentum": momentum}
+            methods[name] = {"text": f"{name} – {method.summary}", "momentum": momentum}
     choices: dict[str, Any] = json.loads(read_static("playground.json"))
     return {"methods": methods, **choices}
 
@@ -124,7 +131,7 @@ def preview_run(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str
         "timeline",
         "Worker timeline: the first jobs",
         [build_timeline_panel(shown, workers, "virtual time (s)")],
-        NOTE,
+        f"{NOTE} {LABEL_NOTE}" if len(shown) <= MOST_LABELS else NOTE,
         height=150 + 22 * min(workers, 32),
     )
     done = jobs.filter(pl.col("decision") != "cancelled")

@@ -18,7 +18,7 @@ const SLIDERS = [
   ["spread", "Variation of compute times", 0, 1, 0.05, percent],
   ["slow", "Slow workers", 0, 16, 1, (n) => n],
   ["slowness", "Slowdown of slow workers", 2, 20, 1, (n) => `${n}×`],
-  ["spikes", "Share of jobs that take 10× longer", 0, 0.3, 0.01, percent],
+  ["spikes", "Share of 10× slower jobs", 0, 0.3, 0.01, percent],
   ["lr", "Learning rate", -3, 0, 0.05, (n) => n, "log"],
   ["momentum", "Momentum", 0, 0.99, 0.01, (n) => n],
   ["epochs", "Epochs", 1, 60, 1, (n) => n],
