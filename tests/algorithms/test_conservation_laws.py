@@ -148,7 +148,7 @@ class Lender(Simulator):
     ],
     ids=lambda choice: next(iter(choice.values())),
 )
-def test_what_is_lent_is_not_changed_and_not_needed_after_the_workers_next_job(
+def test_lent_gradients_are_not_modified_or_used_after_the_workers_next_job(
     choice: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choices = {**QUADRATIC, **choice, "gradients": 100, "compute": "power(1, 1)"}
@@ -214,10 +214,10 @@ def test_stop_each_lets_the_slow_worker_finish_alone() -> None:
     assert story.server.finished == [10, 10, 10]
     tail = [arrival.worker for arrival, _, _ in story.arrivals if arrival.time > 10]
     assert tail == [2] * 5
-    assert story.staleness[-4:] == [0, 0, 0, 0]  # alone, nobody makes it stale
+    assert story.staleness[-4:] == [0, 0, 0, 0]  # no other worker makes it stale
 
 
-def test_stop_each_with_epochs_counts_passes_over_ones_own_data() -> None:
+def test_stop_each_with_epochs_counts_passes_over_each_workers_data() -> None:
     choices = {"dataset": "mixture(samples=100)", "model": "linear", "batch_size": 10, "stop": "each"}
     shared = run_story(**choices, workers=2, epochs=3, partition="shared")
     split = run_story(**choices, workers=2, epochs=3, partition="iid")
@@ -227,7 +227,7 @@ def test_stop_each_with_epochs_counts_passes_over_ones_own_data() -> None:
     assert part.server.finished == [7]  # though .07 × 100 is a little more in floating point
 
 
-def test_synchronous_workers_do_not_wait_for_those_who_stopped() -> None:
+def test_synchronous_workers_do_not_wait_for_stopped_workers() -> None:
     choices = {
         "dataset": "mixture(samples=200, classes=5)",
         "model": "linear",

@@ -1,4 +1,4 @@
-"""What every method reduces to, and what each does to a gradient, worked out by hand."""
+"""Methods reduce to simpler ones at the limits of their settings, and agree with calculations by hand."""
 
 import copy
 import gc
@@ -119,7 +119,7 @@ def test_ssp_keeps_the_clocks_together(bound: int, compute: str) -> None:
 )
 @pytest.mark.parametrize("compute", ["exponential(1)", "pareto(0.3, 1.2)", "power(1, 1)"])
 def test_the_staleness_laws_of_the_first_k(policy: str, per_update: int, compute: str) -> None:
-    """Per update: N−1 if nobody waits, N−k if the k wait, 0 if the rest is abandoned. N = 5."""
+    """Per update: N−1 if no worker waits, N−k if the k wait, 0 if the rest is abandoned. N = 5."""
 
     def conserved(server: Server) -> None:
         if server.held == 0:
@@ -143,7 +143,7 @@ def test_the_staleness_laws_of_the_first_k(policy: str, per_update: int, compute
     ],
 )
 def test_the_time_of_a_step_under_exponential_times(policy: str, expected: float) -> None:
-    """H_N − H_{N−K} where the k wait, K/N where nobody does. N = 8."""
+    """H_N − H_{N−K} where the k wait, K/N where no worker waits. N = 8."""
     base = {"dataset": "quadratic(dimension=1)", "lr": 0.01, "workers": 8, "compute": "exponential(1)"}
     story = run_story(**base, policy=policy, updates=4000)
     assert story.times[-1] / 4000 == pytest.approx(expected, rel=0.04)
@@ -476,7 +476,7 @@ def test_the_hybrid_server_uses_what_thousands_wait_with_at_once() -> None:
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("tolerance", [0, 9999])
-def test_the_hybrid_server_does_not_wait_for_those_who_stopped(k: int, tolerance: int) -> None:
+def test_the_hybrid_server_does_not_wait_for_stopped_workers(k: int, tolerance: int) -> None:
     data = {"dataset": "mixture(samples=200, classes=5)", "model": "linear", "batch_size": 10, "lr": 0.01}
     policy = f"hybrid(num_workers_ps_update={k}, staleness_tolerance={tolerance})"
     story = run_story(**data, workers=3, epochs=2, stop="each", partition="label", policy=policy)
@@ -504,7 +504,7 @@ def test_the_hybrid_server_does_not_call_applied_what_waits_for_the_next_step() 
     assert (server.k, server.held) == (4, 1)
 
 
-def test_the_hybrid_server_goes_on_after_a_step_of_those_who_stopped() -> None:
+def test_the_hybrid_server_continues_after_a_step_of_stopped_workers() -> None:
     data = {"dataset": "mixture(samples=200)", "model": "linear", "batch_size": 8, "lr": 0.01, "seed": 1}
     policy = "hybrid(num_workers_ps_update=2, staleness_tolerance=0)"
     story = run_story(
@@ -558,7 +558,7 @@ def drive(server: Server, problem: Problem, order: list[int]) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_goes_on_from_its_saved_state(method: str) -> None:
+def test_every_method_continues_from_its_saved_state(method: str) -> None:
     workers = 1 if METHODS[method].single else 4
     experiment = Experiment(**QUADRATIC | {"workers": workers, "method": method})
     problem = experiment.problem()

@@ -1,4 +1,4 @@
-"""A simulation fitted to a real run: it finds what is known, and predicts what was measured."""
+"""A simulation fitted to a real run recovers the known laws and predicts the measured rates."""
 
 import json
 import shutil

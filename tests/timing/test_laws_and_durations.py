@@ -1,4 +1,4 @@
-"""How long a job takes: the laws' parameters mean what they say, and a draw depends on its address only."""
+"""Durations: the laws have the moments of their parameters, and a draw depends only on its address."""
 
 import pickle
 import zlib
@@ -371,7 +371,7 @@ def test_a_job_that_takes_no_time_is_named() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_job_that_takes_for_ever_is_named() -> None:
+def test_a_job_with_an_infinite_duration_is_named() -> None:
     made = durations("constant(1)", "pareto(scale=1, alpha=.0001, workers=[3])", "spikes(1, 2)")
     assert made(0, 0) == 2
     message = (

@@ -65,7 +65,7 @@ def test_every_policy_is_compared() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("compute", [GAMMA, UNEVEN, TIES, "pareto(scale=1, alpha=1.1)", "power(1, 0.5)"])
 @pytest.mark.parametrize("policy", ALL)
-def test_both_paths_are_the_simulator(policy: str, compute: str) -> None:
+def test_closed_forms_and_the_event_loop_agree(policy: str, compute: str) -> None:
     updates, delay = 150, "spikes(probability=0.1, factor=4, workers=[0, 2])"
     story = run_story(
         dataset="quadratic", workers=5, policy=policy, compute=compute, delay=delay, updates=updates, seed=3
@@ -98,7 +98,7 @@ def test_slices_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [counted("asynchronous", law, 7, 3000) for law in (GAMMA, UNEVEN, TIES)] == whole
 
 
-def test_a_policy_that_starts_nobody_is_told() -> None:
+def test_a_policy_that_starts_no_worker_raises() -> None:
     class Lazy(POLICIES["asynchronous"]):  # type: ignore[misc]
         def receive(self, server: Any, arrival: Any) -> tuple[int, ...]:
             server.merge(arrival)
@@ -118,7 +118,7 @@ def test_a_custom_policy_says_how_many_gradients_a_step_uses() -> None:
     assert Pairs().gradients_per_step(1) == 1
 
 
-def test_what_was_set_aside_and_became_usable_comes_first() -> None:
+def test_a_usable_arrival_that_was_set_aside_is_merged_first() -> None:
     """This happens if a worker rejoins and pushes twice in a step, which raises the least pushes by two."""
     problem = NullProblem()
     x, buffers = problem.initial_model()
@@ -289,7 +289,7 @@ def test_speedup_refuses(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_said_twice_is_counted_once() -> None:
+def test_repeated_options_are_measured_once() -> None:
     words = ["--repetitions", "2", "--iterations", "200", "--json"]
     once = ["--workers", "2", "--method", "asgd", "--compute", "gamma(1, 0.5)"]
     twice = ["--workers", "2,2", "--method", "asgd", *once[2:], "--compute", "gamma(1,0.5)"]
