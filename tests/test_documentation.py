@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 import textwrap
 import tomllib
 from pathlib import Path
@@ -212,6 +214,13 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (code,) = [code for source, code in blocks(PAGES[page], "python") if not source]
     monkeypatch.chdir(tmp_path)
     exec(code.replace(".run()", ".run(jobs=1)"), {"__name__": "example"})
+
+
+def test_generated_parts_are_current() -> None:
+    """`make docs` writes the map in DESIGN.md and docs/settings.md."""
+    command = [sys.executable, ROOT / ".ci" / "generate_docs.py", "--check"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_the_version_is_the_same_everywhere() -> None:
