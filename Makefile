@@ -42,14 +42,15 @@ bench: install  ## measure speed as ratios (on a quiet machine)
 baseline: install  ## compare with EPFL's six-epoch baselines, into docs/baselines.md
 	$(BIN)/python examples/epfl_baseline.py --into docs/baselines.md
 
-methods: install  ## error against the number of workers, eight methods, three seeds (hours if results/methods is empty)
+methods: install  ## measure error against the number of workers, into docs/methods.md (hours without results/methods)
 	$(BIN)/straggler sweep examples/methods.toml
 	$(BIN)/python examples/methods_tables.py
 
 findings: install  ## redraw the studies' tables, figures and verdicts from their committed summaries
 	for study in epfl asu gap-aware; do $(BIN)/straggler study $$study --draw --into docs/findings.md || exit 1; done
 
-docs: install  ## write the generated parts of the documents: the map in DESIGN.md, docs/settings.md
+docs: install  ## write the generated parts of the documents: the map in DESIGN.md, docs/settings.md, listing.json
+	$(BIN)/python -m straggler.config.listing
 	$(BIN)/python .ci/generate_docs.py
 
 clean:  ## remove the environment and caches, keep the records in runs/

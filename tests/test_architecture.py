@@ -194,26 +194,6 @@ def test_no_two_modules_define_a_class_of_the_same_name() -> None:
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 
-# Phrases of the old dialect, which texts must not return to (see "Plain English" in CONTRIBUTING.md).
-DIALECT = re.compile(
-    r"mended|the departed|of one's own|goes on from|nobody |is no (?:cluster|set|pair|run)|at hand",
-    re.IGNORECASE,
-)
-TEXTS = [
-    path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".html", ".js", ".json", ".md", ".toml")
-]
-TEXTS += [*ROOT.glob("docs/*.md"), *(ROOT / f"{name}.md" for name in ("README", "DESIGN", "CONTRIBUTING"))]
-
-
-def test_texts_are_in_plain_english() -> None:
-    found = {
-        str(path.relative_to(ROOT)): lines
-        for path in TEXTS
-        if (lines := [line for line in path.read_text().splitlines() if DIALECT.search(line)])
-    }
-    assert found == {}
-
-
 CATALOGUES: dict[str, Mapping[str, Any]] = {
     "policies": POLICIES,
     "corrections": CORRECTIONS,
