@@ -4,8 +4,9 @@ from pathlib import Path
 
 import polars as pl
 from rich.console import Console
-from straggler.analysis.comparison_figures import error_against_workers
 
+from straggler.analysis.figures.description import GREY, Axis, FigureSpec, HLine, Line, Panel
+from straggler.analysis.figures.matplotlib_renderer import write_figure
 from straggler.analysis.tables import build_table, fill_section, format_markdown_table, tabulate_errors
 
 RESULTS = Path("results/methods")
@@ -17,6 +18,26 @@ def select_best_rates(runs: pl.DataFrame) -> pl.DataFrame:
     means = runs.group_by("method", "workers", "lr").agg(pl.col("error").mean())
     best = means.sort("error", "lr").group_by("method", "workers", maintain_order=True).first()
     return runs.join(best.drop("error"), on=["method", "workers", "lr"])
+
+
+def build_figure(runs: pl.DataFrame) -> FigureSpec:
+    """Return test error (mean and standard deviation) and gap (median) over the number of workers."""
+    errors, gaps = list[HLine | Line](), list[Line]()
+    methods = [method for method in runs["method"].unique(maintain_order=True) if method != "sgd"]
+    for position, method in enumerate(methods):
+        own = runs.filter(method=method).group_by("workers")
+        found = own.agg(mean=pl.col("error").mean(), std=pl.col("error").std()).sort("workers")
+        bars = found["std"], found["std"]
+        errors.append(Line(found["workers"], found["mean"], method, position, marker="circle", error=bars))
+        learnt = runs.filter(pl.col("converged") & (pl.col("gap") > 0), method=method).group_by("workers")
+        gap = learnt.agg(pl.col("gap").median()).sort("workers")
+        gaps.append(Line(gap["workers"], gap["gap"], "", position, marker="circle"))
+    errors.append(HLine(float(runs.filter(method="sgd")["error"].mean()), label="one worker", colour=GREY))
+    counts = sorted(set(runs["workers"]) - {1})
+    workers = Axis("workers", "log2", ticks=counts, tick_labels=[str(count) for count in counts])
+    left = Panel(errors, workers, Axis("test error (%)", low=0, high=95), title="Error after equal epochs")
+    right = Panel(gaps, workers, Axis("gap (RMSE)", "log"), title="Median gap of the runs that converged")
+    return FigureSpec("methods", "Error and gap", [left, right], size=(9, 3.8), legend="right")
 
 
 def main() -> None:
@@ -37,7 +58,7 @@ def main() -> None:
         console.print(build_table(f"{name}: test error (%)", columns, rows))
         fill_section(DOCUMENT, f"results:methods-{name}", format_markdown_table(columns, rows))
         if len(columns) > 3:
-            error_against_workers(table, RESULTS / f"{name}.png")
+            write_figure(build_figure(table), RESULTS / f"{name}.png")
 
 
 if __name__ == "__main__":
