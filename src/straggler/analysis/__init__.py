@@ -1,3 +1,1 @@
-"""What records say: tables and figures. Reads records only; never runs anything."""
-
-__all__: list[str] = []
+"""Labels, intervals, tables and figures of records. Nothing here runs an experiment."""
