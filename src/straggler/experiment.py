@@ -21,7 +21,7 @@ from straggler.config.custom import (
     list_custom_objects,
 )
 from straggler.config.fields import ExperimentFields
-from straggler.config.imports import is_import_string, refuse_import_strings
+from straggler.config.imports import UntrustedImportError, is_import_string, refuse_import_strings
 from straggler.config.registry import InputError, explain_validation_error, suggest_name
 from straggler.config.settings import (
     BUDGETS,
@@ -111,6 +111,8 @@ class Experiment(ExperimentFields):
                 super().__init__(**settings)
             except ValidationError as error:
                 raise InputError(explain_validation_error(error, type(self).model_fields)) from error
+            except UntrustedImportError as error:
+                raise InputError(str(error)) from None
 
     def __init_subclass__(cls, **settings: Any) -> None:
         raise TypeError(

@@ -421,7 +421,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "fewer at most than at least": (["--workers", "8-2"], ["min_workers=8", "workers=2"]),
     "more workers than samples": (
         ["--workers", "1438"],
-        ["1438 workers", "1437 samples", "at least 1 per worker", "use at most 1437"],
+        ["1438 workers", "1437 samples", "at least 1 samples per worker", "Use at most 1437"],
     ),
     "batch of 0": (["--batch-size", "0"], ["batch_size", "0", "greater than or equal to 1", "for example"]),
     "negative delay": (["--delay", "constant(-1)"], ["seconds", "-1", "greater than or equal to 0"]),
@@ -451,7 +451,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "seed below 0": (["--seed", "-1"], ["seed", "-1", "greater than or equal to 0", "for example seed=0"]),
     "snapshots below 0": (["--snapshots", "-1"], ["snapshots", "-1", "greater than or equal to 0"]),
     "eval-every nan": (["--eval-every", "nan"], ["eval_every", "nan", "finite"]),
-    "model for other data": (["--model", "asu-cifar"], ["3×32×32", "1×28×28", "use lenet5"]),
+    "model for other data": (["--model", "asu-cifar"], ["3×32×32", "1×28×28", "lenet5"]),
     "a list for a method": (["--set", "method=[1]"], ["method", "[1]"]),
     "wrong optimizer in TOML": (
         ["--config", "optimizer.toml", "--momentum", ".5"],

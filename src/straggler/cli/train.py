@@ -63,7 +63,7 @@ def run(
 
 def run_and_show(experiment: Experiment, folder: Path, as_json: bool, **run_options: Any) -> None:
     """Run an experiment with a progress bar and print its result."""
-    title = f"{experiment.method or experiment.policy} × {experiment.workers}"
+    title = f"{experiment.method or experiment.policy.label} × {experiment.workers}"
     try:
         with ProgressBar(err, title) as bar:
             record = experiment.run(folder, progress=bar.update, report=bar.say, **run_options)

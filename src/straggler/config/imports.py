@@ -17,6 +17,11 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+
+class UntrustedImportError(Exception):
+    """An import string in a file was refused. Not a ValueError, so that pydantic stops at the first one."""
+
+
 IMPORTED: dict[Any, str] = {}  # classes and functions that were named in text, and how
 _untrusted_source: ContextVar[str | None] = ContextVar("untrusted_source", default=None)
 _files: dict[tuple[str, int], ModuleType] = {}  # modules loaded from files, by path and modification time
@@ -61,7 +66,7 @@ def refuse_import_strings(source: str | None) -> Iterator[None]:
 def import_object(text: str, positional: list[Any], settings: dict[str, Any]) -> ImportedObject:
     """Import what the text names. Raise ValueError if that fails or is not allowed here."""
     if (source := _untrusted_source.get()) is not None:
-        raise ValueError(
+        raise UntrustedImportError(
             f"{source} names custom code ({text}), and importing it would run that code. "
             f"If you trust it, pass --trust (in Python: trust=True)"
         )

@@ -40,6 +40,11 @@ class CatalogueEntry(BaseModel):
         changed = [key for key in fields if is_different(getattr(self, key), fields[key].get_default())]
         return self.format_with(changed, IMPORTED.get(type(self), self.name))
 
+    @property
+    def label(self) -> str:
+        """The text form for people: a custom class appears by its name, without its file."""
+        return str(self).replace(IMPORTED.get(type(self), self.name), self.name, 1)
+
     def format_with(self, keys: Iterable[str], name: str) -> str:
         """Return the text form with these settings."""
         arguments = ", ".join(f"{key}={format_value(getattr(self, key))}" for key in keys)

@@ -16,8 +16,6 @@ from straggler.running.observer import Observer, ObserverState
 from straggler.running.recorder import Recorder, RecorderState
 from straggler.running.signals import handling_signals
 
-register_state(RecorderState)
-
 
 @dataclass(frozen=True)
 class CheckpointInterval:

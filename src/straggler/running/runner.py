@@ -178,7 +178,7 @@ def list_remarks(experiment: Experiment, problem: Problem) -> Iterator[str]:
     virtual, workers = experiment.engine == "simulator", experiment.workers
     if virtual and experiment.min_workers not in (None, workers):
         yield f"min_workers has no effect in virtual time: all {workers} workers are present all the time."
-    if not virtual and str(experiment.compute) != str(type(experiment).model_fields["compute"].default):
+    if not virtual and str(experiment.compute) != "constant(seconds=1.0)":
         yield f"compute={experiment.compute} has no effect in real time: computing takes as long as it takes."
     sizes = {problem.batch_samples(worker, 0): worker for worker in reversed(range(workers))}
     if (smallest := min(sizes)) < experiment.batch_size:

@@ -102,7 +102,7 @@ def count_gradients(experiment: Experiment, samples: int) -> float:
     if experiment.updates is not None:
         try:
             return float(experiment.updates) * experiment.policy.gradients_per_step(experiment.workers)
-        except NotImplementedError:  # a custom policy
+        except ValueError:  # a custom policy that does not say; a step uses at most one gradient per worker
             return float(experiment.updates) * experiment.workers
     if experiment.seconds is not None:
         job = mean_job_seconds(experiment, [experiment.compute, *experiment.delay])
