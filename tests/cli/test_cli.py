@@ -738,7 +738,7 @@ def test_show_of_nothing(run: str, straggler: Command) -> None:
 def test_show_of_several(straggler: Command) -> None:
     ids = [straggler("run", *QUICK, "--seed", str(seed), "--json").summary["id"] for seed in range(20)]
     shared = next(first for first in "0123456789abcdef" if sum(i.startswith(first) for i in ids) > 1)
-    check_refusal(straggler("show", shared), [repr(shared), "more of the id"])
+    check_refusal(straggler("show", shared), [repr(shared), "more of its id"])
 
 
 def test_show_of_a_damaged_record(straggler: Command) -> None:

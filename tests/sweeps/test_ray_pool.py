@@ -209,7 +209,8 @@ def test_a_wrong_address_or_a_missing_ray_is_an_error_before_anything_is_written
     with pytest.raises(InputError, match="requires --on ray"):
         sweep(file, address="127.0.0.1:1", **places)
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "straggler.engines.ray", raising=False)
+    for module in ("ray", "ray_cluster"):
+        monkeypatch.delitem(sys.modules, f"straggler.engines.{module}", raising=False)
     with pytest.raises(InputError, match=r"--on ray requires Ray: pip install 'straggler\[ray\]'"):
         sweep(file, on="ray", **places)
     assert list(tmp_path.iterdir()) == [file]

@@ -66,4 +66,4 @@ def test_records_with_import_strings_are_shown_but_never_imported(
     facts = RunFacts(folder)
     assert facts.method == "MyPolicy(bound=3)" and facts.experiment is None and facts.problems == []
     assert "MyPolicy(bound=3)" in render_html_report([facts, RunFacts(runs["ssgd"])], embedded=False)
-    assert describe_rerun(facts, "")["original"] and not (tmp_path / "hacked").exists()
+    assert "MyPolicy" in describe_rerun(facts, "")["toml"] and not (tmp_path / "hacked").exists()
