@@ -7,7 +7,7 @@ from rich.console import Console
 
 from straggler.analysis.figures.description import GREY, Axis, FigureSpec, HLine, Line, Panel
 from straggler.analysis.figures.matplotlib_renderer import write_figure
-from straggler.analysis.tables import build_table, fill_section, format_markdown_table, tabulate_errors
+from straggler.analysis.tables import build_table, fill_section, format_markdown_table, format_number
 
 RESULTS = Path("results/methods")
 DOCUMENT = Path("docs/methods.md")
@@ -18,6 +18,32 @@ def select_best_rates(runs: pl.DataFrame) -> pl.DataFrame:
     means = runs.group_by("method", "workers", "lr").agg(pl.col("error").mean())
     best = means.sort("error", "lr").group_by("method", "workers", maintain_order=True).first()
     return runs.join(best.drop("error"), on=["method", "workers", "lr"])
+
+
+def tabulate_errors(runs: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows: mean ± standard deviation of the test error of the runs that converged.
+
+    Where learning rates differ, each cell includes its rate.
+    """
+    workers = sorted(runs["workers"].unique())
+    rates = "lr" in runs.columns and runs["lr"].n_unique() > 1
+    rows = []
+    for (method,), group in runs.group_by(["method"], maintain_order=True):
+        parts = [group.filter(pl.col("workers") == count) for count in workers]
+        at = [f" at {part['lr'][0]:g}" if rates and len(part) else "" for part in parts]
+        rows.append([str(method), *(format_error(part) + rate for part, rate in zip(parts, at, strict=True))])
+    return ["method", *(f"N = {count}" for count in workers)], rows
+
+
+def format_error(runs: pl.DataFrame) -> str:
+    if runs.is_empty():
+        return ""
+    if not runs["converged"].any():
+        return "NC"
+    learnt = runs.filter("converged")["error"]
+    spread = f" ± {format_number(learnt.std())}" if len(learnt) > 1 else ""
+    missed = len(runs) - len(learnt)
+    return f"{format_number(learnt.mean())}{spread}" + (f" ({missed} of {len(runs)} NC)" if missed else "")
 
 
 def build_figure(runs: pl.DataFrame) -> FigureSpec:

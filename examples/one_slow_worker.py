@@ -12,7 +12,7 @@ from rich.console import Console
 from straggler import Experiment, Record
 from straggler.analysis.figures.comparison import build_comparison_figure
 from straggler.analysis.figures.matplotlib_renderer import write_figure
-from straggler.analysis.tables import compare_records
+from straggler.analysis.tables import build_table, format_number
 from straggler.running.progress import ProgressBar
 
 TARGET = 80.0  # per cent
@@ -46,7 +46,19 @@ figure = write_figure(build_comparison_figure(records, TARGET), arguments.out / 
 console.print(
     "\nLeNet-5 on Fashion-MNIST, 8 workers, worker 0 five times slower, the same virtual time for both:"
 )
-console.print(compare_records(records, TARGET))
+rows = [
+    [
+        name,
+        format_number(facts["test_accuracy"], unit=" %") if facts["converged"] else "NC",
+        format_number(record.time_to(TARGET), 0, " s"),
+        *(format_number(facts[key]) for key in ("updates", "gradients", "mean_staleness")),
+        format_number(facts["seconds"], 0, " s"),
+    ]
+    for name, record in records.items()
+    for facts in [record.summary]
+]
+heads = ["", "test accuracy", f"time to {TARGET:g} %", "updates", "gradients", "staleness", "time"]
+console.print(build_table("", heads, rows, justify="right"))
 for name, record in records.items():
     console.print(f"{name}: record in {record.path}", soft_wrap=True)
 console.print(f"figure: {figure}", soft_wrap=True)

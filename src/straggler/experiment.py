@@ -297,21 +297,21 @@ class Experiment(ExperimentFields):
         worker_resources: Mapping[str, float] | None = None,
     ) -> Record:
         """Train, resume an interrupted run, or return the cached record. The record is in `out`/id."""
-        from straggler.running.runner import run_experiment  # running imports this module
+        from straggler.running.runner import RunOptions, run_experiment  # running imports this module
 
-        return run_experiment(
-            self,
-            out=out,
-            jobs=jobs,
-            force=force,
-            data=data,
-            progress=progress,
-            report=report,
-            checkpoint_every=checkpoint_every,
-            worker_timeout=worker_timeout,
-            address=address,
-            worker_resources=worker_resources,
+        options = RunOptions(
+            out,
+            jobs,
+            force,
+            data,
+            progress,
+            report,
+            checkpoint_every,
+            worker_timeout,
+            address,
+            worker_resources,
         )
+        return run_experiment(self, options)
 
 
 # Pydantic's own signature shows validators and serializers; users need names and defaults.

@@ -1,14 +1,19 @@
 """Tables for the terminal and for documents."""
 
+import runpy
 from io import StringIO
+from pathlib import Path
 
 import polars as pl
 from rich.console import Console
 
-from straggler.analysis.tables import build_table, tabulate_errors
+from straggler.analysis.tables import build_table
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_error_cells_have_spread_failed_runs_and_learning_rate() -> None:
+    tabulate_errors = runpy.run_path(str(EXAMPLES / "methods_tables.py"))["tabulate_errors"]
     runs = pl.DataFrame(
         {
             "method": ["ga"] * 5,

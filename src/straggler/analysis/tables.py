@@ -69,53 +69,6 @@ def fill_section(document: Path, mark: str, text: str) -> None:
     document.write_text(pattern.sub(lambda _: f"{opening}\n\n{text}\n\n{closing}", whole))
 
 
-def compare_records(records: Mapping[str, Record], target: float) -> Table:
-    """Return a table of accuracy, time to a target accuracy, staleness and time by run."""
-    columns = ["", "test accuracy", f"time to {target:g} %", "updates", "gradients", "staleness", "time"]
-    rows = []
-    for name, record in records.items():
-        facts = record.summary
-        accuracy = format_number(facts["test_accuracy"], unit=" %") if facts["converged"] else "NC"
-        rows.append(
-            [
-                name,
-                accuracy,
-                format_number(record.time_to(target), 0, " s"),
-                format_number(facts["updates"]),
-                format_number(facts["gradients"]),
-                format_number(facts["mean_staleness"]),
-                format_number(facts["seconds"], 0, " s"),
-            ]
-        )
-    return build_table("", columns, rows, justify="right")
-
-
-def tabulate_errors(runs: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows: mean ± standard deviation of the test error of the runs that converged.
-
-    Where learning rates differ, each cell includes its rate.
-    """
-    workers = sorted(runs["workers"].unique())
-    rates = "lr" in runs.columns and runs["lr"].n_unique() > 1
-    rows = []
-    for (method,), group in runs.group_by(["method"], maintain_order=True):
-        parts = [group.filter(pl.col("workers") == count) for count in workers]
-        at = [f" at {part['lr'][0]:g}" if rates and len(part) else "" for part in parts]
-        rows.append([str(method), *(format_error(part) + rate for part, rate in zip(parts, at, strict=True))])
-    return ["method", *(f"N = {count}" for count in workers)], rows
-
-
-def format_error(runs: pl.DataFrame) -> str:
-    if runs.is_empty():
-        return ""
-    if not runs["converged"].any():
-        return "NC"
-    learnt = runs.filter("converged")["error"]
-    spread = f" ± {format_number(learnt.std())}" if len(learnt) > 1 else ""
-    missed = len(runs) - len(learnt)
-    return f"{format_number(learnt.mean())}{spread}" + (f" ({missed} of {len(runs)} NC)" if missed else "")
-
-
 def describe_record(record: Record) -> Group:
     """Return settings, summary, curve, staleness and class scores of a record for the terminal."""
     facts = record.summary

@@ -5,11 +5,9 @@ import dataclasses
 import hashlib
 import inspect
 import linecache
-import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -18,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
-INSTALLED += (Path(__file__).absolute().parents[1],)  # this package, wherever it is
+from straggler.config.imports import is_installed_file
+
 SIMPLE = str | int | float | complex | bytes | type(None) | type(Ellipsis)
 DOCUMENTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -201,7 +199,3 @@ def is_installed(thing: Any) -> bool:
         return is_installed_file(inspect.getfile(thing))
     except (TypeError, OSError):
         return getattr(thing, "__module__", "") != "__main__" and not isinstance(thing, FunctionType)
-
-
-def is_installed_file(file: str) -> bool:
-    return any(Path(file).absolute().is_relative_to(folder) for folder in INSTALLED)

@@ -25,8 +25,8 @@ class UntrustedImportError(Exception):
 IMPORTED: dict[Any, str] = {}  # classes and functions that were named in text, and how
 _untrusted_source: ContextVar[str | None] = ContextVar("untrusted_source", default=None)
 _files: dict[tuple[str, int], ModuleType] = {}  # modules loaded from files, by path and modification time
-_INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
-_INSTALLED += (Path(__file__).parents[1],)
+INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
+INSTALLED += (Path(__file__).absolute().parents[1],)  # this package, wherever it is
 
 
 class ImportedObject(NamedTuple):
@@ -122,9 +122,9 @@ def load_file(path: Path) -> ModuleType:
     return _files[key]
 
 
-def is_installed(file: str) -> bool:
+def is_installed_file(file: str) -> bool:
     """Return whether a file belongs to Python, to an installed package or to this one."""
-    return any(Path(file).is_relative_to(place) for place in _INSTALLED)
+    return any(Path(file).absolute().is_relative_to(place) for place in INSTALLED)
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def searching(folder: Path) -> Iterator[None]:
         for name in set(sys.modules) - before:
             module = sys.modules[name]
             file = getattr(module, "__file__", None)
-            if file and not is_installed(file):
+            if file and not is_installed_file(file):
                 cloudpickle.register_pickle_by_value(module)
 
 
@@ -164,7 +164,7 @@ def explaining_import_errors(where: str) -> Iterator[None]:
 
 def _describe_failure(where: str, error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    custom = [frame for frame in frames if not is_installed(frame.filename)] or frames
+    custom = [frame for frame in frames if not is_installed_file(frame.filename)] or frames
     place = f"line {custom[-1].lineno} of {Path(custom[-1].filename).name}"
     reason = (str(error).splitlines() or [""])[0]
     return f"Importing {where} failed in {place}: {type(error).__name__}: {reason}"

@@ -48,27 +48,13 @@ class RunOptions:
     worker_resources: Mapping[str, float] | None = None  # that each worker reserves on a Ray cluster
 
 
-def run_experiment(
-    experiment: Experiment,
-    *,
-    out: Path | str = "runs",
-    jobs: int | None = None,
-    force: bool = False,
-    data: Path | None = None,
-    progress: Callable[[RunProgress], None] | None = None,
-    report: Callable[[str], None] = lambda line: None,
-    checkpoint_every: str = "60s",
-    worker_timeout: float = 60.0,
-    address: str | None = None,
-    worker_resources: Mapping[str, float] | None = None,
-) -> Record:
-    """Return the experiment's record in `out`: the cached one, or a new or resumed run."""
-    options = RunOptions(
-        out, jobs, force, data, progress, report, checkpoint_every, worker_timeout, address, worker_resources
-    )
-    check_cluster_options(experiment, options)
-    folder = Path(out) / experiment.id
-    if not force and (cached := find_cached_record(folder, report)) is not None:
+def run_experiment(experiment: Experiment, options: RunOptions) -> Record:
+    """Return the experiment's record in `options.out`: the cached one, or a new or resumed run."""
+    for key in ("address", "worker_resources"):
+        if (value := getattr(options, key)) and experiment.engine != "ray":
+            raise InputError(f"{key}={value!r} requires engine='ray', got engine={experiment.engine!r}.")
+    folder = Path(options.out) / experiment.id
+    if not options.force and (cached := find_cached_record(folder, options.report)) is not None:
         return cached
     train_and_record(experiment, options, folder)
     return Record(folder)
@@ -145,13 +131,6 @@ def train_and_record(experiment: Experiment, options: RunOptions, folder: Path) 
             summary = summarize(experiment, server, observer, recorder, divergence)
             recorder.write_tensors("weights.safetensors", problem.state_dict(server.x, server.buffers))
             recorder.finish(summary | times)
-
-
-def check_cluster_options(experiment: Experiment, options: RunOptions) -> None:
-    """Refuse options that only a cluster has."""
-    for key in ("address", "worker_resources"):
-        if (value := getattr(options, key)) and experiment.engine != "ray":
-            raise InputError(f"{key}={value!r} requires engine='ray', got engine={experiment.engine!r}.")
 
 
 def build_run(experiment: Experiment, options: RunOptions) -> tuple[Problem, Server, Budget]:

@@ -1,5 +1,6 @@
 """The figures of runs on pages and in reports, in the order in which they appear."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -31,7 +32,7 @@ from straggler.problems.downloads.sources import DataError
 from straggler.problems.partitions import count_classes
 from straggler.problems.supervised import SupervisedProblem
 from straggler.record import RecordError
-from straggler.web.run_facts import RunFacts, format_command
+from straggler.web.run_facts import RunFacts
 
 T = TypeVar("T")
 BUILD_ERRORS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, OSError, RecordError)
@@ -111,7 +112,7 @@ def build_path_figure(runs: Mapping[str, RunFacts], groups: Groups) -> FigureSpe
     note = f"{figure.caption}. {PATH_NOTE}"
     problems = {(run.settings.get("dataset"), run.settings.get("model")) for run in runs.values()}
     if found.points.filter(kind="grid").is_empty() and len(problems) == 1:
-        command = format_command(["straggler", "landscape", *(run.id for run in runs.values())])
+        command = shlex.join(["straggler", "landscape", *(run.id for run in runs.values())])
         note += f" For the surface of the loss around the paths, run {command} and reload."
     return replace(figure, name="trajectory", title="Path of the weights", note=note, caption="")
 

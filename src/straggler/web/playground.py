@@ -1,6 +1,7 @@
 """The playground: what a page offers, which settings it may send, and a preview without training."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any
@@ -32,7 +33,7 @@ from straggler.record import ARRIVALS
 from straggler.running.simulation import create_simulation
 from straggler.web.gallery import count_samples_by_class
 from straggler.web.report import read_static
-from straggler.web.run_facts import build_command, format_command
+from straggler.web.run_facts import build_command
 
 JOBS_PER_WORKER, MIN_JOBS, MAX_JOBS = 25, 200, 1500
 DRAWN_JOBS_PER_WORKER = 12
@@ -143,7 +144,7 @@ def preview_run(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str
     return {
         "figures": [render_plotly(figure) for figure in figures],
         "sentences": describe_timing(jobs, workers),
-        "command": format_command(build_command(settings)),
+        "command": shlex.join(build_command(settings)),
         "id": experiment.id,
     }
 

@@ -1,6 +1,7 @@
 """Reports on runs and studies in one file: HTML, Markdown, PDF or PNG."""
 
 import json
+import shlex
 import warnings
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from straggler.record import Record
 from straggler.running.atomic_files import replace_atomically
 from straggler.web.gallery import build_gallery
 from straggler.web.printed_report import draw_pages, write_pdf, write_png
-from straggler.web.run_facts import CUSTOM_REMARK, RunFacts, format_command
+from straggler.web.run_facts import CUSTOM_REMARK, RunFacts
 from straggler.web.study_page import StudyPage, is_study_folder
 
 STATIC = Path(__file__).parent / "static"
@@ -195,8 +196,8 @@ def describe_rerun(run: RunFacts, label: str) -> dict[str, Any]:
         "id": run.id,
         "status": run.status,
         "error": run.summary.get("error"),
-        "command": format_command(run.rerun_command()),
-        "original": format_command(["straggler", *words[1:]]) if len(words) > 1 and not run.is_custom else "",
+        "command": shlex.join(run.rerun_command()),
+        "original": shlex.join(["straggler", *words[1:]]) if len(words) > 1 and not run.is_custom else "",
         "remark": CUSTOM_REMARK if run.is_custom else "",
         "toml": run.text,
         "facts": {

@@ -1,7 +1,6 @@
 """A record as plain values for pages and reports. Unreadable files become problems, not exceptions."""
 
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -127,8 +126,3 @@ def build_command(settings: Mapping[str, Any]) -> list[str]:
             for item in value if isinstance(value, list | tuple) else [value]:
                 words += [flag, str(int(item) if isinstance(item, float) and item.is_integer() else item)]
     return words
-
-
-def format_command(words: Sequence[str]) -> str:
-    """Return a command quoted for the shell."""
-    return shlex.join(words)
