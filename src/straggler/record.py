@@ -36,6 +36,10 @@ LOCK_FILE = ".lock"  # locked by the process that writes the folder
 QUIET_SECONDS = 30.0  # a folder without a writer counts as abandoned after this time
 
 
+class StragglerVersionWarning(UserWarning):
+    """A cached record was made by another version of Straggler."""
+
+
 class RecordError(RuntimeError):
     """A folder that cannot be read or written as a record."""
 

@@ -4,6 +4,7 @@ import inspect
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from importlib import import_module, metadata
 from typing import Annotated
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 
 from straggler.cli.app import describe_usage_error, exit_with_error, out
 from straggler.config.registry import explain_validation_error
+from straggler.record import StragglerVersionWarning
 
 __all__ = ["build_app", "main"]
 
@@ -97,6 +99,7 @@ def handle_global_options(
 
 def main() -> None:
     """Run the command line. Exit codes: 0 success, 1 a run failed, 2 invalid input, 130 Ctrl-C."""
+    warnings.filterwarnings("ignore", category=StragglerVersionWarning)  # the progress line says it too
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C, before and after training too
     try:
         app = build_app(sys.argv[1] if len(sys.argv) > 1 else "")

@@ -47,8 +47,8 @@ class ExperimentFields(BaseModel):
         validate_default=True,
     )
     loss: Annotated[CustomLoss | None, BeforeValidator(parse_loss), *as_text("A loss")] = setting(
-        None, DATA, "Loss of (output, target): a name in torch.nn.functional or an import string. "
-        "Default: cross entropy for classes, mean squared error otherwise."
+        None, DATA, "Loss of (output, target): a name in torch.nn.functional, such as mse_loss, or an "
+        "import string. Default: cross entropy."
     )  # fmt: skip
     validation: float = setting(
         0.0, DATA, "Share of the training set that is kept apart as a validation set.", ge=0, lt=1

@@ -19,17 +19,13 @@ from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool,
 from straggler.engines.real_time import WorkerError
 from straggler.experiment import Experiment
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
-from straggler.record import Record, find_finished_record, has_other_results_version
+from straggler.record import Record, StragglerVersionWarning, find_finished_record, has_other_results_version
 from straggler.running.allocator import tuned_allocator
 from straggler.running.checkpointer import Checkpointer, CheckpointInterval, RunState
 from straggler.running.checkpoints import check_checkpointable, read_newest_checkpoint
 from straggler.running.observer import Observer, ObserverSettings, RunProgress, weights_sha256
 from straggler.running.recorder import Recorder
 from straggler.timing import Durations
-
-
-class StragglerVersionWarning(UserWarning):
-    """A cached record was made by another version of Straggler."""
 
 
 @dataclass(frozen=True)
@@ -167,12 +163,17 @@ def list_remarks(experiment: Experiment, problem: Problem) -> Iterator[str]:
         )
 
 
+def default_jobs() -> int:
+    """Return one process per core, or 1 on Windows, where the pool of gradient processes does not exist."""
+    return 1 if os.name == "nt" else os.cpu_count() or 1
+
+
 def start_computing(
     problem: Problem, options: RunOptions, is_virtual: bool, evaluates_beside: bool
 ) -> GradientComputer:
     """Return what computes gradients in virtual time, and evaluations in virtual and real time."""
     if is_virtual:
-        return create_computer(problem, options.jobs or os.cpu_count() or 1)
+        return create_computer(problem, options.jobs or default_jobs())
     return GradientPool(problem, 1) if evaluates_beside else GradientComputer(problem)
 
 
