@@ -17,7 +17,6 @@ import pytest
 import torch
 from torch import nn
 
-from straggler import record as record_module
 from straggler.algorithms.methods import METHODS
 from straggler.core import Job, Problem, Server
 from straggler.core.loop import Budget
@@ -29,6 +28,7 @@ from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
 from straggler.record import Record
+from straggler.running import recorder as record_module
 from straggler.running.replay import replay
 from straggler.timing import Durations
 from straggler.timing.laws import Constant
@@ -312,8 +312,8 @@ def test_a_stopped_worker_whose_jobs_are_cancelled_again_and_again_is_replaced(
 
 def test_the_clock_begins_with_the_first_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written down before takes as long as it takes."""
-    slow, quick = time.sleep, record_module.environment
-    monkeypatch.setattr(record_module, "environment", lambda command: slow(1.5) or quick(command))
+    slow, quick = time.sleep, record_module.describe_environment
+    monkeypatch.setattr(record_module, "describe_environment", lambda command: slow(1.5) or quick(command))
     record = Experiment(**REAL | {"gradients": 20, "workers": 2}).run(tmp_path)
     assert record.arrivals["started"].min() < 1
 

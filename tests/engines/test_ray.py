@@ -163,7 +163,11 @@ def test_a_ray_of_our_own_is_open_to_this_machine_only(ray_here: None) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "needs", "said"),
-    [(7, {"CPU": 1.0}, "room for 6"), (1, {"CPU": 1.0, "big": 1.0}, "room for 0"), (2, {"CPU": 4.0}, "1;")],
+    [
+        (7, {"CPU": 1.0}, "room for 6"),
+        (1, {"CPU": 1.0, "big": 1.0}, "room for 0"),
+        (2, {"CPU": 4.0}, "room for 1"),
+    ],
 )
 def test_workers_that_do_not_fit_are_refused(
     workers: int, needs: dict[str, float], said: str, ray_here: None

@@ -96,7 +96,7 @@ def test_a_run_in_a_terminal_of_80_columns(tmp_path: Path) -> None:
     text = re.sub(r"\x1b\[[\d;]*m", "", shown.decode())
     lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "\n", text))
     for wanted in (
-        r"asynchronous × 4 [━╸╺ ]+\s+\d+%",
+        r"asgd × 4 [━╸╺ ]+\s+\d+%",
         r"loss \d+\.\d+",
         r"staleness [▁-█]+",
         r"workers +[▁-█·]+",
