@@ -42,7 +42,7 @@ SETTINGS_INTRODUCTION = """# Settings
 These are the settings of an experiment. They are the keyword arguments of `Experiment` in Python, the keys
 of a TOML file for `straggler run --config FILE.toml`, and the options of `straggler run` (with `-` instead of
 `_`). In a sweep every setting may be a list. `make docs` writes this page from the descriptions in
-experiment.py; `straggler schema` prints the same as a JSON schema for editors.
+src/straggler/config/fields.py; `straggler schema` prints the same as a JSON schema for editors.
 """
 
 

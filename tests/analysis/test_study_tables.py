@@ -8,8 +8,14 @@ from rich.console import Console
 from rich.table import Table
 
 from straggler.analysis.intervals import mean_interval
-from straggler.analysis.study_figures import cell_means, join_curves
-from straggler.analysis.study_tables import FilledTable, TableCell, fill_table, format_latex_table, time_rows
+from straggler.analysis.study_figures import average_cells, join_curves
+from straggler.analysis.study_tables import (
+    FilledTable,
+    TableCell,
+    build_time_rows,
+    fill_table,
+    format_latex_table,
+)
 from straggler.analysis.tables import format_markdown_table
 
 
@@ -54,7 +60,7 @@ def test_times_are_beside_the_sources() -> None:
     again = measured.with_columns(protocol=pl.lit("q"))  # takes as long
     first = measured.with_columns(table=pl.lit("S"), seconds=20.0)
     lost = first.with_columns(seconds=1.0, seed=1, converged=False).cast(first.schema)  # it ended early
-    assert time_rows(pl.concat([measured, again, first, lost]), "seconds", ["S", "T"])[1] == [
+    assert build_time_rows(pl.concat([measured, again, first, lost]), "seconds", ["S", "T"])[1] == [
         ["S", "a", "c", "p", "340.0", "20.0", "17.00"],
         ["T", "a", "c", "p, q", "340.0", "10.0", "34.00"],
     ]
@@ -65,8 +71,10 @@ def test_fastest_seed_counts_for_the_hosts_time() -> None:
     quiet = make_rows({0: {"a": 88.0}}, **times)
     busy = make_rows({1: {"a": 88.0}}, **times | {"host_seconds": 800.0, "seconds": 2.0})
     both = pl.concat([quiet, busy])
-    assert [row[4:] for row in time_rows(both, "host_seconds", ["T"])[1]] == [["400.0", "40.0", "10.00"]]
-    assert [row[4:] for row in time_rows(both, "seconds", ["T"])[1]] == [["30.0", "1.5", "20.00"]]
+    assert [row[4:] for row in build_time_rows(both, "host_seconds", ["T"])[1]] == [
+        ["400.0", "40.0", "10.00"]
+    ]
+    assert [row[4:] for row in build_time_rows(both, "seconds", ["T"])[1]] == [["30.0", "1.5", "20.00"]]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
@@ -89,9 +97,9 @@ def test_wide_table_is_split_into_parts_that_fit(width: int) -> None:
 
 def test_means_leave_out_runs_that_did_not_converge_if_others_did() -> None:
     measured = make_rows({0: {"a": 80.0, "b": 10.0}, 1: {"a": 10.0, "b": 10.0}}, source=None)
-    assert dict(cell_means(measured).select("row", "value").iter_rows()) == {"a": 80.0, "b": 10.0}
+    assert dict(average_cells(measured).select("row", "value").iter_rows()) == {"a": 80.0, "b": 10.0}
     other = measured.with_columns(table=pl.lit("U"))
-    assert len(cell_means(pl.concat([measured, other]))) == 4, "equal labels in two tables are two cells"
+    assert len(average_cells(pl.concat([measured, other]))) == 4, "equal labels in two tables are two cells"
 
 
 def join(points: list[tuple[str, float, float]], ids: tuple[str, str]) -> list[tuple[object, ...]]:

@@ -10,7 +10,7 @@ from straggler.analysis.intervals import Spread
 from straggler.config.registry import InputError
 from straggler.reproduction.claims import Claim, Judgement, judge_claim, read_claims
 from straggler.reproduction.contrasts import Contrasts
-from straggler.reproduction.page import as_facts, claim_rows, count_verdicts, format_account
+from straggler.reproduction.page import build_claim_rows, count_verdicts, encode_judgement, format_account
 
 CONTRASTS = Contrasts(pl.DataFrame({"row": ["a", "b"]}), pl.DataFrame())
 
@@ -98,7 +98,7 @@ def test_account_shows_bounds_and_counts() -> None:
     found = [judge(make_claim(least=least), values) for least in (0.0, 0.0, 50.0)]
     found.append(judge(make_claim(most=-1.0), {0: {"a": 1.0}}))
     assert count_verdicts(found) == "4 claims: 2 replicated, 1 not replicated, 1 not measured"
-    assert [row[3] for row in claim_rows(found)[1]] == [
+    assert [row[3] for row in build_claim_rows(found)[1]] == [
         "at least 0",
         "at least 0",
         "at least 50",
@@ -106,7 +106,9 @@ def test_account_shows_bounds_and_counts() -> None:
     ]
     assert make_claim(least=5, most=17.5, unit="%").bounds == "from 5 to 17.5 %"
     assert (
-        "low" in as_facts(found[0]) and "most" not in as_facts(found[0]) and "low" not in as_facts(found[3])
+        "low" in encode_judgement(found[0])
+        and "most" not in encode_judgement(found[0])
+        and "low" not in encode_judgement(found[3])
     )
 
 

@@ -18,7 +18,7 @@ from straggler.reproduction.page import (
     judge_claims,
     place_runs,
 )
-from straggler.reproduction.study import Scale, builtin_studies
+from straggler.reproduction.study import Scale, list_builtin_studies
 from straggler.sweeps.summaries import read_summaries
 
 pytestmark = pytest.mark.timeout(120)
@@ -33,7 +33,7 @@ def copy_summaries(name: str, folder: Path, pattern: str = "summaries.parquet") 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", builtin_studies())
+@pytest.mark.parametrize("name", list_builtin_studies())
 def test_drawing_the_committed_results_changes_nothing(name: str, tmp_path: Path) -> None:
     copy_summaries(name, tmp_path, "*.parquet")
     drawn = draw_study(load_study(name), tmp_path)
@@ -45,7 +45,7 @@ def test_drawing_the_committed_results_changes_nothing(name: str, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", builtin_studies())
+@pytest.mark.parametrize("name", list_builtin_studies())
 def test_rehearsal_judges_nothing(name: str, tmp_path: Path) -> None:
     copy_summaries(name, tmp_path)
     drawn = draw_study(load_study(name), tmp_path, rehearsal=True)
@@ -56,7 +56,7 @@ def test_rehearsal_judges_nothing(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", builtin_studies())
+@pytest.mark.parametrize("name", list_builtin_studies())
 def test_few_cells_can_be_drawn(name: str, tmp_path: Path) -> None:
     study = load_study(name)
     labels = pl.DataFrame([dict(cell.labels) for cell in study.select_cells("default", quick=True)])
@@ -93,7 +93,7 @@ def test_missing_summaries_are_refused(tmp_path: Path) -> None:
         draw_study(load_study("epfl"), tmp_path)
 
 
-@pytest.mark.parametrize("name", builtin_studies())
+@pytest.mark.parametrize("name", list_builtin_studies())
 @pytest.mark.parametrize("scale", ["default", "paper"])
 def test_every_claim_is_judged_if_every_cell_has_run(name: str, scale: Scale) -> None:
     study = load_study(name)
@@ -112,7 +112,7 @@ def test_every_claim_is_judged_if_every_cell_has_run(name: str, scale: Scale) ->
     assert len({one.claim.key for one in found}) == len(found)
 
 
-@pytest.mark.parametrize("name", builtin_studies())
+@pytest.mark.parametrize("name", list_builtin_studies())
 def test_committed_rows_have_the_settings_of_the_study(name: str) -> None:
     assert count_outdated(read_summaries(RESULTS / name), load_study(name).cells()) == 0
 

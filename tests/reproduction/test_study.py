@@ -13,7 +13,7 @@ from straggler.config.registry import InputError
 from straggler.experiment import Experiment
 from straggler.reproduction import Study, load_study
 from straggler.reproduction import study as module
-from straggler.reproduction.study import Scale, builtin_studies, read_numbers
+from straggler.reproduction.study import Scale, list_builtin_studies, read_numbers
 from straggler.sweeps.grid import plan_runs
 from straggler.timing.clusters import Repetition
 
@@ -99,7 +99,7 @@ def test_installed_packages_register_studies(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", builtin_studies())
+@pytest.mark.parametrize("name", list_builtin_studies())
 @pytest.mark.parametrize("scale", ["default", "paper"])
 def test_every_experiment_can_be_built_and_every_table_has_cells(name: str, scale: Scale) -> None:
     study = load_study(name)
@@ -114,7 +114,7 @@ def test_every_experiment_can_be_built_and_every_table_has_cells(name: str, scal
     assert places.is_duplicated().sum() == 0
 
 
-@pytest.mark.parametrize("name", builtin_studies())
+@pytest.mark.parametrize("name", list_builtin_studies())
 def test_rehearsal_has_a_few_short_cells(name: str) -> None:
     cells = load_study(name).select_cells("default", quick=True)
     assert 4 <= len(cells) <= 16
@@ -139,7 +139,7 @@ def test_cells_are_selected_by_table_and_label() -> None:
         epfl.select_cells("default", only=["as coded", "workers=7"])
 
 
-@pytest.mark.parametrize("name", builtin_studies())
+@pytest.mark.parametrize("name", list_builtin_studies())
 def test_every_number_of_the_source_belongs_to_a_cell(name: str) -> None:
     study = load_study(name)
     cells = [cell.labels for cell in study.cells()]

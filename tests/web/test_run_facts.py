@@ -12,7 +12,7 @@ from straggler.algorithms.methods import METHODS
 from straggler.cli import build_app
 from straggler.experiment import Experiment
 from straggler.web.report import describe_rerun, render_html_report
-from straggler.web.run_facts import RunFacts, build_command, minimal_settings
+from straggler.web.run_facts import RunFacts, build_command, find_changed_settings
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -20,7 +20,7 @@ def test_rerun_command_has_the_same_id(method: str) -> None:
     settings: dict[str, Any] = {"workers": 1 if METHODS[method].single else 6, "lr": 0.05, "seconds": 70.0}
     settings |= {"delay": ["constant(2, workers=[0])", "spikes(0.1, 5)"], "partition": "dirichlet(alpha=0.3)"}
     experiment = Experiment(method=method, **settings)
-    words = build_command(minimal_settings(experiment))
+    words = build_command(find_changed_settings(experiment))
     command: Any = typer.main.get_command(build_app(load_all=True))
     given = command.commands["run"].make_context("run", words[2:]).params
     flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
@@ -32,7 +32,7 @@ def test_rerun_command_includes_other_settings() -> None:
     odd = Experiment(
         momentum=0.5, weight_decay=0.001, stop="each", gradients=40, train_metrics=True, engine="processes"
     )
-    words = build_command(minimal_settings(odd))
+    words = build_command(find_changed_settings(odd))
     command: Any = typer.main.get_command(build_app(load_all=True))
     given = command.commands["run"].make_context("run", words[2:]).params
     flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
@@ -42,7 +42,7 @@ def test_rerun_command_includes_other_settings() -> None:
 def test_rerun_command_with_elastic_workers() -> None:
     for workers in ("2-4", "2-8", "3-3"):
         elastic = Experiment(workers=workers, engine="processes", gradients=40)
-        words = build_command(minimal_settings(elastic))
+        words = build_command(find_changed_settings(elastic))
         command: Any = typer.main.get_command(build_app(load_all=True))
         given = command.commands["run"].make_context("run", words[2:]).params
         flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}

@@ -21,7 +21,7 @@ Settings = Mapping[str, Any]
 
 
 class RunData(Protocol):
-    """What labels and figures need of a run: a Record, or anything with the same attributes."""
+    """The attributes of a run that labels and figures need: a Record, or any object that has them."""
 
     @property
     def path(self) -> Path: ...
@@ -80,7 +80,7 @@ def shorten_custom(text: str) -> str:
 
 
 def expand_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings with the arguments of the components as settings of their own."""
+    """Return the settings with the arguments of the components as separate settings."""
     found = {key: value for key, value in settings.items() if key not in NEVER_SHOWN}
     for component in COMPONENTS:
         try:
@@ -121,7 +121,7 @@ def format_setting(key: str, value: Any) -> str:
 
 
 def label_settings(every: Sequence[Settings], hidden: Sequence[str] = ()) -> list[str]:
-    """Return a label for the settings of each run, except what `hidden` names."""
+    """Return a label for the settings of each run, except for `hidden` settings."""
     expanded = [expand_settings(settings) for settings in every]
     labels = [[name_method(settings)] for settings in every]
     for key, methods in find_differences(every, hidden).items():
@@ -134,7 +134,7 @@ def label_settings(every: Sequence[Settings], hidden: Sequence[str] = ()) -> lis
 
 
 def label_runs(runs: Sequence[RunData]) -> list[str]:
-    """Return a label for each run; runs that differ only in their seed have the same."""
+    """Return a label for each run; runs that differ only in their seed share a label."""
     return label_settings([run.settings for run in runs])
 
 
@@ -161,7 +161,7 @@ def group_seeds(runs: Sequence[R], hidden: Sequence[str] = ()) -> dict[str, list
 
 
 def name_runs(runs: Sequence[R]) -> dict[str, R]:
-    """Give every run a name of its own: its label, with the seed or the folder's name if it needs one."""
+    """Return the runs by unique names: their labels, with the seed or the folder's name where necessary."""
     named: dict[str, R] = {}
     for label, group in group_seeds(runs).items():
         seeds = [run.settings.get("seed") for run in group]

@@ -9,7 +9,7 @@ from straggler.analysis.figures.description import Axis, FigureSpec, Line, Panel
 from straggler.analysis.figures.matplotlib_renderer import write_figure
 
 
-def cell_means(runs: pl.DataFrame) -> pl.DataFrame:
+def average_cells(runs: pl.DataFrame) -> pl.DataFrame:
     """Return a row per cell: the source's number and our mean over the seeds.
 
     As in the tables, runs that did not converge are left out if other runs of the cell did.
@@ -25,7 +25,7 @@ def draw_comparison(panels: Mapping[str, pl.DataFrame], path: Path) -> Path:
     protocols = sorted({protocol for runs in panels.values() for protocol in runs["protocol"]})
     drawn = []
     for title, runs in panels.items():
-        means = cell_means(runs.filter(pl.col("source").is_not_null()))
+        means = average_cells(runs.filter(pl.col("source").is_not_null()))
         low, high = (pl.concat([means["source"], means["value"]]).sort()[place] for place in (0, -1))
         ends = [low - 2, high + 2]
         marks: list[Scatter | Line] = [

@@ -1,4 +1,4 @@
-"""Tables of a study: our mean over seeds with its confidence interval, beside the source's number."""
+"""Tables of a study: our mean over seeds with its confidence interval, next to the source's number."""
 
 import csv
 import io
@@ -149,7 +149,9 @@ def escape_latex(text: str) -> str:
     )  # or LaTeX takes it for an argument of the row before
 
 
-def time_rows(summaries: pl.DataFrame, fact: str, tables: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+def build_time_rows(
+    summaries: pl.DataFrame, fact: str, tables: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
     """Return the source's time, ours, and their ratio; protocols with equal times share a row.
 
     Runs that did not converge ended early and are left out. The host's seconds are those of the fastest seed:
@@ -162,9 +164,11 @@ def time_rows(summaries: pl.DataFrame, fact: str, tables: Sequence[str]) -> tupl
     known = summaries.filter(pl.col(theirs).is_not_null() & pl.col(fact).is_not_null() & pl.col("converged"))
     known = known.sort(pl.col("table").cast(pl.Enum(tables), strict=False), maintain_order=True)
     groups = known.group_by("table", "row", "column", "protocol", maintain_order=True)
-    alike: dict[tuple[str, ...], list[str]] = {}
+    protocols_by_time: dict[tuple[str, ...], list[str]] = {}
     ours = pl.col(fact).min() if fact == "host_seconds" else pl.col(fact).mean()
     for table, row, column, protocol, source, time in groups.agg(pl.col(theirs).first(), ours).iter_rows():
         numbers = (f"{source:,.1f}", f"{time:,.1f}", f"{source / time:.2f}")
-        alike.setdefault((table, row, column, *numbers), []).append(protocol)
-    return columns, [[*key[:3], ", ".join(protocols), *key[3:]] for key, protocols in alike.items()]
+        protocols_by_time.setdefault((table, row, column, *numbers), []).append(protocol)
+    return columns, [
+        [*key[:3], ", ".join(protocols), *key[3:]] for key, protocols in protocols_by_time.items()
+    ]

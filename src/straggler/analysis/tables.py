@@ -81,12 +81,12 @@ def describe_record(record: Record) -> Group:
     rows = [[key, format_number(value, 4)] for key, value in list_single_values(facts)]
     parts.append(build_table("\nsummary", ["", ""], rows))
     if len(record.curve):
-        parts += curve_tables(record.curve)
+        parts += build_curve_tables(record.curve)
     if len(record.arrivals):
         parts.append(Text("\nstaleness (share of arrivals)", style="bold"))
-        parts.append(staleness_bars(record.arrivals))
+        parts.append(format_staleness_bars(record.arrivals))
     if "classes" in facts:
-        parts.append(class_table(facts["classes"]))
+        parts.append(build_class_table(facts["classes"]))
     return Group(*parts)
 
 
@@ -99,14 +99,16 @@ def list_single_values(facts: Mapping[str, object]) -> list[tuple[str, object]]:
     ]
 
 
-def curve_tables(curve: pl.DataFrame) -> list[Table]:
+def build_curve_tables(curve: pl.DataFrame) -> list[Table]:
     """Return a table of the run and the test set, and one of the other splits."""
     others = [name for name in curve.columns if name.startswith(("train_", "validation_"))]
-    tables = [curve_table("\ncurve", curve.select(pl.exclude("lr", *others)))]
-    return [*tables, curve_table("\nother splits", curve.select("epochs", *others))] if others else tables
+    tables = [build_curve_table("\ncurve", curve.select(pl.exclude("lr", *others)))]
+    return (
+        [*tables, build_curve_table("\nother splits", curve.select("epochs", *others))] if others else tables
+    )
 
 
-def curve_table(title: str, shown: pl.DataFrame) -> Table:
+def build_curve_table(title: str, shown: pl.DataFrame) -> Table:
     rows = [[format_number(value, 3) for value in row] for row in shown.iter_rows()]
     if len(rows) > 20:  # enough to see the shape
         rows = [
@@ -115,7 +117,7 @@ def curve_table(title: str, shown: pl.DataFrame) -> Table:
     return build_table(title, [name.replace("_", " ") for name in shown.columns], rows)
 
 
-def staleness_bars(arrivals: pl.DataFrame) -> Text:
+def format_staleness_bars(arrivals: pl.DataFrame) -> Text:
     """Return a histogram on one line, from 0 to the largest staleness."""
     staleness = arrivals.filter(pl.col("decision") != "cancelled")["staleness"]
     most = int(staleness.max() or 0)  # type: ignore[arg-type]
@@ -127,7 +129,7 @@ def staleness_bars(arrivals: pl.DataFrame) -> Text:
     return Text(f"0 {bars} {most}   mean {format_number(staleness.mean())}")
 
 
-def class_table(classes: Mapping[str, Mapping[str, float]]) -> Table:
+def build_class_table(classes: Mapping[str, Mapping[str, float]]) -> Table:
     rows = [
         [name, *(format_number(100 * scores[key], 1) for key in ("precision", "recall", "f1"))]
         for name, scores in classes.items()

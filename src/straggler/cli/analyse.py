@@ -88,7 +88,7 @@ def speedup(
     takes no time unless you add a --delay.
     """
     sizes, chosen = parse_sizes(workers), list(dict.fromkeys(methods or METHODS))
-    laws, more = parse_clusters(computes), parse_laws(delays or [], "--delay")
+    laws, more = parse_clusters(computes), parse_option_laws(delays or [], "--delay")
     for file in files or []:
         check_suffix(file, (*FORMATS, *TABLES))
     for size in sizes:
@@ -134,7 +134,7 @@ def densities(
     The fewer machines, the more batches of each are drawn. The defaults are figure 3 of Gap-Aware (Barkai et
     al. 2020): equal machines, and machines of different speeds.
     """
-    laws, more = parse_clusters(computes), parse_laws(delays or [], "--delay")
+    laws, more = parse_clusters(computes), parse_option_laws(delays or [], "--delay")
     if file is not None:
         check_suffix(file, FORMATS)
     check_durations(laws, more, workers)
@@ -158,10 +158,10 @@ def parse_sizes(text: str) -> list[int]:
 
 def parse_clusters(texts: list[str] | None) -> list[Law]:
     """Parse the laws of compute times; a law that is given twice counts once."""
-    return list({str(law): law for law in parse_laws(texts or CLUSTERS, "--compute")}.values())
+    return list({str(law): law for law in parse_option_laws(texts or CLUSTERS, "--compute")}.values())
 
 
-def parse_laws(texts: list[str] | tuple[str, ...], option: str) -> list[Law]:
+def parse_option_laws(texts: list[str] | tuple[str, ...], option: str) -> list[Law]:
     try:
         return [parse_entry(text, DELAYS) for text in texts]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What all commands share: output, finding runs, reporting errors."""
+"""Shared by all commands: output, finding runs, reporting errors."""
 
 import sys
 from collections.abc import Sequence

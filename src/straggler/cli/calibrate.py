@@ -11,6 +11,7 @@ from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
 from straggler.cli.app import find_run, out
 from straggler.config.custom import list_custom_objects
+from straggler.config.imports import has_import_strings
 from straggler.running.atomic_files import write_text_atomically
 from straggler.timing.calibration import Calibration, calibrate
 
@@ -42,7 +43,8 @@ def calibrate_(
         return
     into = into or record.path / "calibrated.toml"
     write_text_atomically(into, found.experiment.to_toml())
-    out.print(f"Simulate it with: straggler run --config {quote(str(into))}", soft_wrap=True)
+    option = " --trust" if has_import_strings(found.experiment.to_dict()) else ""
+    out.print(f"Simulate it with: straggler run --config {quote(str(into))}{option}", soft_wrap=True)
 
 
 def print_job_parts(parts: pl.DataFrame) -> None:

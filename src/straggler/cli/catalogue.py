@@ -1,4 +1,4 @@
-"""The commands that show what exists: list, show, data, cite, schema."""
+"""The commands that show runs, catalogues and settings: list, show, data, cite, schema."""
 
 import json
 from pathlib import Path
@@ -16,8 +16,8 @@ from straggler.config.registry import InputError, suggest_name
 CATALOGUES = "methods, policies, corrections, optimizers, schedules, delays, partitions, models, datasets"
 
 
-def list_(what: Annotated[str | None, typer.Argument(help=CATALOGUES)] = None) -> None:
-    """List what there is to choose from, with settings and defaults.
+def list_(what: Annotated[str | None, typer.Argument(metavar="CATALOGUE", help=CATALOGUES)] = None) -> None:
+    """List the available components, models and data sets, with their settings and defaults.
 
     Custom classes need no registration: pass an import string such as ./file.py:Name(key=value).
     """
@@ -30,7 +30,9 @@ def list_(what: Annotated[str | None, typer.Argument(help=CATALOGUES)] = None) -
         out.print(build_table(name, table["columns"], rows))
 
 
-def cite(method: Annotated[str, typer.Argument(help="A name from `straggler list methods`.")]) -> None:
+def cite(
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="A name from `straggler list methods`.")],
+) -> None:
     """Print the BibTeX entry of a method's paper."""
     if method not in METHODS:
         raise InputError(f"Unknown method {method!r}. {suggest_name(method, METHODS)}")
@@ -38,7 +40,10 @@ def cite(method: Annotated[str, typer.Argument(help="A name from `straggler list
 
 
 def data(
-    names: Annotated[list[str] | None, typer.Argument(help="Download these if they are not cached.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME…", help="Data sets to download if they are not cached."),
+    ] = None,
     folder: Annotated[Path | None, typer.Option("--data", help="A folder with the data files.")] = None,
 ) -> None:
     """Show which data sets are cached and where they come from; download those that are named."""

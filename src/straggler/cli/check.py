@@ -14,7 +14,7 @@ Kind = Annotated[
     str | None,
     typer.Option(
         "--as",
-        help="What it is: policy, correction, optimizer, delay, compute, partition, model, dataset or loss.",
+        help="Its kind: policy, correction, optimizer, delay, compute, partition, model, dataset or loss.",
         show_default="found from its class",
     ),
 ]
@@ -33,8 +33,8 @@ def check(
 ) -> None:
     """Test a custom component, model, data set or loss against the laws that every built-in one obeys.
 
-    It runs small experiments: the same weights twice, on several processes, after an interruption and on
-    replay; no deadlock; records that can be read back.
+    It runs small experiments and verifies that a second run, a run on several processes, a resumed run and a
+    replay have the same weights, that no run deadlocks, and that records can be read back.
     """
     kinds = {*KINDS.values(), "compute", "loss"}
     if kind is not None and kind not in kinds:

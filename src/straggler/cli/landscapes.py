@@ -37,11 +37,11 @@ def landscape(
     folder: options.RunsFolder = Path("runs"),
     data: options.Data = None,
 ) -> None:
-    """Show the loss around the paths of runs that kept --snapshots.
+    """Show the loss around the paths of runs that were recorded with --snapshots.
 
     The plane is spanned by the first two principal components of all their weights. Each point of a grid on
     it is a model whose test loss is computed. BatchNorm statistics on the plane are the mean of the runs'
-    last ones. The losses are cached in the folder landscapes beside the runs.
+    last ones. The losses are cached in the folder landscapes next to the runs.
     """
     targets = files or [Path("landscape.png")]
     for file in targets:

@@ -78,7 +78,7 @@ WorkerResources = Annotated[
     typer.Option(
         show_default="CPU=1",
         rich_help_panel=MACHINE,
-        help="What each worker reserves on a Ray cluster, such as [bold]CPU=0.5, memory=1e9[/bold].",
+        help="Resources of each worker on a Ray cluster, such as [bold]CPU=0.5, memory=1e9[/bold].",
     ),
 ]
 Force = Annotated[
@@ -96,8 +96,8 @@ def with_experiment_options(command: Callable[..., None]) -> Callable[..., None]
     experiment = [
         make_parameter(key, field) for key, field in Experiment.model_fields.items() if key != "min_workers"
     ]
-    own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    parameters = [*experiment, *own]
+    declared = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    parameters = [*experiment, *declared]
 
     @wraps(command)
     def wrapper(**options: Any) -> None:

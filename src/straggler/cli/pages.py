@@ -70,7 +70,7 @@ def serve(
         typer.Option("--runs", help="The folder of the runs; runs started from the page are written there."),
     ] = Path("runs"),
     results: Annotated[Path, typer.Option("--results", help="The folder of the studies.")] = Path("results"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 chooses a free one.")] = 8765,
     host: Annotated[
         str, typer.Option(help="Address to listen on; one that other machines can reach requires --token.")
     ] = "127.0.0.1",

@@ -23,14 +23,14 @@ from straggler.cli.sweep import (
 )
 from straggler.config.registry import InputError
 from straggler.reproduction.page import (
-    claim_rows,
+    build_claim_rows,
     count_verdicts,
     draw_study,
     format_account,
     format_outdated,
     holds_results,
 )
-from straggler.reproduction.study import Scale, Study, builtin_studies, load_study
+from straggler.reproduction.study import Scale, Study, list_builtin_studies, load_study
 from straggler.running.progress import ProgressBar
 from straggler.sweeps.grid import Cell
 from straggler.sweeps.runner import open_pool, plan_sweep
@@ -44,15 +44,16 @@ def study(
     name: Annotated[
         str,
         typer.Argument(
-            help=f"{', '.join(builtin_studies())}, a study of an installed package, or a folder with a "
-            "study.py, which is executed."
+            metavar="NAME",
+            help=f"{', '.join(list_builtin_studies())}, a study of an installed package, or a folder with a "
+            "study.py, which is executed.",
         ),
     ],
     quick: Annotated[
         bool, typer.Option("--quick", help="Rehearse: run a few short cells in about two minutes.")
     ] = False,
     scale: Annotated[
-        Scale, typer.Option(help="paper: the source's own networks and schedules (weeks of computing).")
+        Scale, typer.Option(help="paper: the source's networks and schedules (weeks of computing).")
     ] = "default",
     tables: Annotated[str | None, typer.Option(help="Only these tables, for example II,IV.")] = None,
     only: Annotated[
@@ -136,8 +137,10 @@ def show_study(
         if chosen := [row for row in rows if not names or row[0] in names]:
             out.print(build_table(title, columns, chosen))
     if drawn.judgements:
-        heads, verdicts = claim_rows(drawn.judgements)
-        heads, *rows = [[*row[1:-1], row[0]] for row in (heads, *verdicts)]  # what is measured is on the page
+        heads, verdicts = build_claim_rows(drawn.judgements)
+        heads, *rows = [
+            [*row[1:-1], row[0]] for row in (heads, *verdicts)
+        ]  # only the page has the column `measured`
         out.print(build_table(count_verdicts(drawn.judgements), heads, rows))
     if rehearsal:
         out.print("This was a rehearsal: no number above is a result, and no claim is judged.")

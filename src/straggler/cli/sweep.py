@@ -10,7 +10,7 @@ from straggler.analysis.sweep_tables import CAPTION
 from straggler.analysis.tables import build_table
 from straggler.cli import options
 from straggler.cli.app import err, exit_with_error, out
-from straggler.sweeps.runner import Place, SweepPlan, count_of, run_plan
+from straggler.sweeps.runner import Place, SweepPlan, format_count, run_plan
 from straggler.sweeps.sweep import SweepResult
 from straggler.sweeps.sweep import sweep as run_sweep
 
@@ -38,7 +38,8 @@ Format = Annotated[Literal["text", "csv", "markdown", "latex"], option(help="For
 
 def sweep(
     file: Annotated[
-        Path, typer.Argument(help="A TOML file of experiment settings. A list means alternatives.")
+        Path,
+        typer.Argument(metavar="FILE", help="A TOML file of experiment settings. A list means alternatives."),
     ],
     seeds: Seeds = None,
     target: Target = None,
@@ -108,4 +109,4 @@ def run_or_describe_plan(plan: SweepPlan, dry_run: bool) -> int:
 def exit_if_failed(failed: int) -> None:
     """End the command with exit code 1 if a run failed."""
     if failed:
-        exit_with_error(f"{count_of(failed, 'run')} failed; the reasons are above", code=1)
+        exit_with_error(f"{format_count(failed, 'run')} failed; the reasons are above", code=1)

@@ -12,6 +12,7 @@ from rich.text import Text
 from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
 from straggler.cli.app import err, exit_with_error, find_run, out
+from straggler.config.imports import has_import_strings
 from straggler.config.registry import InputError
 from straggler.config.settings import override_settings
 from straggler.experiment import Experiment
@@ -71,7 +72,8 @@ def run_and_show(experiment: Experiment, folder: Path, as_json: bool, **run_opti
         path = folder / experiment.id
         if not path.exists():
             exit_with_error("interrupted before training started", code=130)
-        command = f"straggler resume {quote(str(path))}"
+        option = " --trust" if has_import_strings(experiment.to_dict()) else ""
+        command = f"straggler resume {quote(str(path))}{option}"
         exit_with_error(f"interrupted. The run so far is in {path}; resume it with: {command}", code=130)
     if as_json:
         print(json.dumps(record.summary | {"record": str(record.path)}))  # the folder may have been moved

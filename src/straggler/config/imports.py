@@ -8,7 +8,7 @@ import linecache
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -45,6 +45,12 @@ def is_import_string(text: object) -> bool:
     """Return whether a text has the form `module:Name` or `file.py:Name`, with or without arguments."""
     where, colon, name = split_import_string(text) if isinstance(text, str) else ("", "", "")
     return bool(colon and where) and name.replace(".", "_").isidentifier()
+
+
+def has_import_strings(settings: Mapping[str, Any]) -> bool:
+    """Return whether a setting, or an element of a list, is an import string."""
+    items = (item for value in settings.values() for item in (value if isinstance(value, list) else [value]))
+    return any(map(is_import_string, items))
 
 
 def split_import_string(text: str) -> tuple[str, str, str]:

@@ -120,17 +120,19 @@ class Contrasts:
     def _visit(self, node: ast.expr, rows: pl.DataFrame) -> Quantity:
         match node:
             case ast.Constant(value=int() | float() as value):
-                return constant(value)
+                return make_constant(value)
             case ast.Name(id=name) if name in self.names:
                 return self._visit(ast.parse(self.names[name].strip(), mode="eval").body, rows)
             case ast.Name(id=name):
                 raise ValueError(f"unknown name {name!r}")
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return combine(operator.sub, constant(0), self._visit(operand, rows))
+                return combine_quantities(operator.sub, make_constant(0), self._visit(operand, rows))
             case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATORS:
-                return combine(OPERATORS[type(sign)], self._visit(left, rows), self._visit(right, rows))
+                return combine_quantities(
+                    OPERATORS[type(sign)], self._visit(left, rows), self._visit(right, rows)
+                )
             case ast.Compare(left=left, ops=[ast.GtE()], comparators=[right]):
-                return combine(operator.ge, self._visit(left, rows), self._visit(right, rows))
+                return combine_quantities(operator.ge, self._visit(left, rows), self._visit(right, rows))
             case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
                 return self._select(
                     name, {str(each.arg): ast.literal_eval(each.value) for each in keywords}, rows
@@ -144,13 +146,13 @@ class Contrasts:
             found = self._visit(arguments[0], self.source)
             return Quantity(found.labels, dict(zip([COMPUTED], found.numbers.values(), strict=False)))
         if name in self.functions:
-            return constant(self.functions[name](*map(ast.literal_eval, arguments)))
+            return make_constant(self.functions[name](*map(ast.literal_eval, arguments)))
         values = [self._visit(argument, rows) for argument in arguments]
         if name == "abs":
-            return combine(lambda value, _: abs(value), values[0], constant(0))
+            return combine_quantities(lambda value, _: abs(value), values[0], make_constant(0))
         if name in ("min", "max") and len(values) > 1:
             choose = min if name == "min" else max
-            return reduce(lambda this, that: combine(choose, this, that), values)
+            return reduce(lambda this, that: combine_quantities(choose, this, that), values)
         if name not in REDUCTIONS or len(values) != 1:
             known = ", ".join(["abs", "source", "share_lost", *REDUCTIONS, *self.functions])
             raise ValueError(f"{name}(…) with {len(values)} arguments is unknown; there are {known}")
@@ -186,18 +188,20 @@ class Contrasts:
         return Quantity((), {seed: {(): Number(value)} for seed, value in lost.items()})
 
 
-def constant(value: float) -> Quantity:
+def make_constant(value: float) -> Quantity:
     return Quantity((), {COMPUTED: {(): Number(float(value))}})
 
 
-def combine(operation: Callable[[float, float], float], left: Quantity, right: Quantity) -> Quantity:
+def combine_quantities(
+    operation: Callable[[float, float], float], left: Quantity, right: Quantity
+) -> Quantity:
     """Combine two quantities cell by cell within each seed; labels that one of them lacks are repeated."""
     if COMPUTED in left.numbers and COMPUTED not in right.numbers:
         left = Quantity(left.labels, dict.fromkeys(right.numbers, left.numbers[COMPUTED]))
     elif COMPUTED in right.numbers and COMPUTED not in left.numbers:
         right = Quantity(right.labels, dict.fromkeys(left.numbers, right.numbers[COMPUTED]))
     if len(left.labels) < len(right.labels):
-        return combine(lambda this, that: operation(that, this), right, left)
+        return combine_quantities(lambda this, that: operation(that, this), right, left)
     places = [left.labels.index(label) for label in right.labels if label in left.labels]
     found: dict[int, dict[tuple[Any, ...], Number]] = {}
     for seed in left.numbers.keys() & right.numbers.keys():

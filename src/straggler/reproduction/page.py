@@ -10,11 +10,11 @@ from typing import get_args
 import polars as pl
 
 from straggler.analysis.study_figures import draw_comparison
-from straggler.analysis.study_tables import FilledTable, fill_table, time_rows
+from straggler.analysis.study_tables import FilledTable, build_time_rows, fill_table
 from straggler.analysis.tables import format_markdown_table
 from straggler.config.registry import InputError
 from straggler.reproduction.claims import Judgement, Verdict, judge_claim
-from straggler.reproduction.study import Scale, Study, find_labels
+from straggler.reproduction.study import Scale, Study, find_label_columns
 from straggler.running.atomic_files import write_text_atomically
 from straggler.sweeps.grid import Cell, ThroughputCell
 from straggler.sweeps.summaries import read_summaries
@@ -57,7 +57,7 @@ class DrawnStudy:
 
 def draw_study(study: Study, results: Path, scale: Scale = "default", rehearsal: bool = False) -> DrawnStudy:
     """Write the tables (CSV, LaTeX), the figures, claims.json, and a page with all of them."""
-    summaries, command = read_summaries(results), format_command(study, scale, rehearsal)
+    summaries, command = read_summaries(results), format_study_command(study, scale, rehearsal)
     if summaries.is_empty():
         raise InputError(f"{results} has no summaries.parquet. Run {command} first.")
     cells, described = study.cells(scale), study.describe_cells(scale)
@@ -70,7 +70,7 @@ def draw_study(study: Study, results: Path, scale: Scale = "default", rehearsal:
     judgements = judge_claims(study, runs, scale)
     if rehearsal:
         judgements = [replace(one, verdict="rehearsed") if one.measured else one for one in judgements]
-    times = [(*texts, *time_rows(runs, fact, list(study.tables))) for fact, texts in TIMES.items()]
+    times = [(*texts, *build_time_rows(runs, fact, list(study.tables))) for fact, texts in TIMES.items()]
     coverage = describe_coverage(cells, runs)
     drawn = DrawnStudy(
         [table for table in tables if table.cells],
@@ -86,14 +86,14 @@ def draw_study(study: Study, results: Path, scale: Scale = "default", rehearsal:
     figures = draw_comparisons(study, runs, results) + (study.figures(runs, results) if study.figures else [])
     more = study.more_tables(runs) if study.more_tables else []
     write_text_atomically(
-        results / "claims.json", json.dumps([as_facts(one) for one in judgements], indent=1)
+        results / "claims.json", json.dumps([encode_judgement(one) for one in judgements], indent=1)
     )
     parts = [f"# {study.title}", f"{study.source}. {count_runs(cells, runs)}. {NOTATION}", coverage]
     parts += [f"From these summaries: `{command} --draw`. From scratch: `{command}`."]
     parts += [REHEARSAL if rehearsal else format_outdated(outdated)]
     if judgements:
         counts = f"{count_verdicts(judgements)}."
-        parts += ["## Claims", counts, format_markdown_table(*claim_rows(judgements))]
+        parts += ["## Claims", counts, format_markdown_table(*build_claim_rows(judgements))]
     parts += ["" if rehearsal else explain_verdicts(judgements), *format_tables(drawn, more)]
     parts += ["## Figures" if figures else ""]
     parts += [f"![{file.stem}]({file.name})\n\n{caption}" for file, caption in figures]
@@ -104,7 +104,7 @@ def draw_study(study: Study, results: Path, scale: Scale = "default", rehearsal:
 
 def place_runs(summaries: pl.DataFrame, cells: pl.DataFrame) -> pl.DataFrame:
     """Return the runs of the study's cells with their row, column, value, and the source's numbers."""
-    labels = find_labels(cells)
+    labels = find_label_columns(cells)
     typed = [
         (pl.col(label) if label in summaries.columns else pl.lit(None)).cast(cells.schema[label]).alias(label)
         for label in labels
@@ -138,7 +138,7 @@ def judge_claims(study: Study, runs: pl.DataFrame, scale: Scale) -> list[Judgeme
     return [judge_claim(claim, contrasts, runs, scale) for claim in study.read_claims(scale).claim]
 
 
-def claim_rows(judgements: Iterable[Judgement]) -> tuple[list[str], list[list[str]]]:
+def build_claim_rows(judgements: Iterable[Judgement]) -> tuple[list[str], list[list[str]]]:
     """Return the heads and rows of a table with one claim per row."""
     columns = ["claim", "verdict", "ours", "replicated if", "source", "seeds", "measured"]
     rows = []
@@ -160,14 +160,16 @@ def count_verdicts(judgements: Sequence[Judgement]) -> str:
     return f"{many}: " + ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
 
 
-def as_facts(one: Judgement) -> dict[str, str | float]:
+def encode_judgement(one: Judgement) -> dict[str, str | float]:
     """Return a claim for claims.json, without numbers that are unknown or infinite."""
     effect = one.measured and one.measured.interval
     numbers = {"effect": effect.mean, "low": effect.low, "high": effect.high} if effect else {}
     numbers |= {"least": one.claim.least, "most": one.claim.most}
-    said = {"statement": one.claim.statement, "source": one.claim.where, "verdict": one.verdict}
+    texts = {"statement": one.claim.statement, "source": one.claim.where, "verdict": one.verdict}
     return (
-        said | {"cause": one.comment} | {key: value for key, value in numbers.items() if math.isfinite(value)}
+        texts
+        | {"cause": one.comment}
+        | {key: value for key, value in numbers.items() if math.isfinite(value)}
     )
 
 
@@ -183,8 +185,8 @@ def explain_verdicts(judgements: Iterable[Judgement]) -> str:
 def format_account(judgements: Sequence[Judgement], coverage: str = "") -> str:
     """Return the claims as prose for a document; claims without comment or causes are in a table."""
     parts = [f"{count_verdicts(judgements)}. {coverage}".rstrip()]
-    told = [one for one in judgements if one.comment or one.causes]
-    for one in told:
+    explained = [one for one in judgements if one.comment or one.causes]
+    for one in explained:
         claim, unit, ours = one.claim, one.claim.unit_suffix, ""
         if one.measured is not None:
             ours = f" Ours: {one.measured.format(unit)} ({format_seeds(one.measured.interval.seeds)})."
@@ -196,8 +198,11 @@ def format_account(judgements: Sequence[Judgement], coverage: str = "") -> str:
             one.comment,
             "\n".join(list_causes(one)),
         ]
-    if bare := [one for one in judgements if one not in told]:
-        parts += ["The other claims:" if told else "", format_markdown_table(*claim_rows(bare))]
+    if unexplained := [one for one in judgements if one not in explained]:
+        parts += [
+            "The other claims:" if explained else "",
+            format_markdown_table(*build_claim_rows(unexplained)),
+        ]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -223,7 +228,7 @@ def holds_results(folder: Path) -> bool:
     return page.is_file() and REHEARSAL not in page.read_text(errors="replace")
 
 
-def format_command(study: Study, scale: Scale, rehearsal: bool) -> str:
+def format_study_command(study: Study, scale: Scale, rehearsal: bool) -> str:
     words = ["straggler study", study.argument or study.name, "--quick" if rehearsal else ""]
     return " ".join(filter(None, [*words, "--scale paper" if scale == "paper" else ""]))
 
@@ -255,8 +260,8 @@ def describe_coverage(cells: Sequence[Cell], runs: pl.DataFrame) -> str:
         found[part] = f"{complete}{' (another begun)' if 0 < complete < len(seeds) else ''}"
     texts: dict[str, dict[str, None]] = {}
     for (table, protocol), text in found.items():
-        alike = len({other for part, other in found.items() if part[0] == table}) == 1
-        texts.setdefault(text, {})[table if alike else f"{table} {protocol}"] = None
+        is_common = len({other for part, other in found.items() if part[0] == table}) == 1
+        texts.setdefault(text, {})[table if is_common else f"{table} {protocol}"] = None
     ordered = sorted(texts, key=lambda text: -int(text.split()[0]))
     return (
         "Complete seeds per table: "

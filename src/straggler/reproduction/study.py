@@ -99,7 +99,7 @@ class Study:
         cells = [cell for cell in self.cells(scale) if not tables or cell.labels["table"] in tables]
         for text in only:
             texts = [self._searched_texts(cell.labels) for cell in cells]
-            fitting = [any(matches(text, name) for name in names) for names in texts]
+            fitting = [any(matches_label(text, name) for name in names) for names in texts]
             if not any(fitting):
                 known = list(dict.fromkeys(name for names in texts for name in names))
                 some = ", ".join(map(repr, known[:SHOWN])) + (", …" if len(known) > SHOWN else "")
@@ -129,19 +129,19 @@ class Study:
         names = {label for cell in cells for label in cell.labels}
         rows = []
         for cell in cells:
-            row, column = self._place(cell.labels)
-            fitting = [
-                said for said in numbers if all(cell.labels.get(n) == said[n] for n in names if n in said)
-            ]
+            fitting = [row for row in numbers if all(cell.labels.get(n) == row[n] for n in names if n in row)]
             if len(fitting) > 1:
                 raise InputError(
                     f"{self.folder}/numbers.csv has {len(fitting)} rows for {dict(cell.labels)}."
                 )
-            said = {f"source_{name}": value for each in fitting for name, value in each.items()}
-            source = said.pop("source_value", None)
-            said = {name: value for name, value in said.items() if name.removeprefix("source_") not in names}
+            facts = {f"source_{name}": value for each in fitting for name, value in each.items()}
+            source = facts.pop("source_value", None)
+            facts = {
+                name: value for name, value in facts.items() if name.removeprefix("source_") not in names
+            }
+            row, column = self._place(cell.labels)
             place = {"row": row, "column": column, "metric": cell.metric, "source": source}
-            rows.append({**cell.labels, **place, **said})
+            rows.append({**cell.labels, **place, **facts})
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def read_claims(self, scale: Scale = "default") -> ClaimFile:
@@ -150,8 +150,8 @@ class Study:
     def contrasts(self, scale: Scale = "default") -> Contrasts:
         """Return the evaluator of the claims' contrasts."""
         cells, claims = self.describe_cells(scale), self.read_claims(scale)
-        labels = cells.select(find_labels(cells))
-        return Contrasts(labels, source_summaries(cells), claims.names, claims.defaults, self.functions)
+        labels = cells.select(find_label_columns(cells))
+        return Contrasts(labels, build_source_summaries(cells), claims.names, claims.defaults, self.functions)
 
 
 def clean_labels(labels: Labels, floats: Container[str]) -> dict[str, Label]:
@@ -175,28 +175,28 @@ def read_numbers(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if value is not None} for row in rows]
 
 
-def find_labels(cells: pl.DataFrame) -> list[str]:
+def find_label_columns(cells: pl.DataFrame) -> list[str]:
     """Return the label columns of a table made by `describe_cells`."""
     others = ("row", "column", "metric", "source")
     return [name for name in cells.columns if name not in others and not name.startswith("source_")]
 
 
-def matches(text: str, name: str) -> bool:
+def matches_label(text: str, name: str) -> bool:
     return text == name if "=" in text else text in name
 
 
-def source_summaries(cells: pl.DataFrame) -> pl.DataFrame:
+def build_source_summaries(cells: pl.DataFrame) -> pl.DataFrame:
     """Return the source's numbers in the form of summaries with one seed, for the contrasts."""
     rows = []
     for row in cells.filter(pl.col("source").is_not_null()).iter_rows(named=True):
-        said = {name[7:]: value for name, value in row.items() if name.startswith("source_")}
+        others = {name[7:]: value for name, value in row.items() if name.startswith("source_")}
         source = row["source"]
         facts = {"value": source, row["metric"]: source, "converged": source > CHANCE, "seed": 0}
-        rows.append({label: row[label] for label in find_labels(cells)} | facts | said)
+        rows.append({label: row[label] for label in find_label_columns(cells)} | facts | others)
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def builtin_studies() -> list[str]:
+def list_builtin_studies() -> list[str]:
     """Return the names of the studies that come with Straggler."""
     return sorted(file.parent.name.replace("_", "-") for file in PAPERS.glob("*/study.py"))
 
@@ -206,7 +206,7 @@ def load_study(name: str) -> Study:
 
     Loading a folder executes its study.py.
     """
-    if name in builtin_studies():
+    if name in list_builtin_studies():
         found: Any = importlib.import_module(f"{__package__}.papers.{name.replace('-', '_')}.study").STUDY
     elif (Path(name) / "study.py").is_file():
         found = execute_study(Path(name) / "study.py")
@@ -214,7 +214,7 @@ def load_study(name: str) -> Study:
     elif registered := entry_points(group=ENTRY_POINTS, name=name):
         found = next(iter(registered)).load()
     else:
-        known = [*builtin_studies(), *(point.name for point in entry_points(group=ENTRY_POINTS))]
+        known = [*list_builtin_studies(), *(point.name for point in entry_points(group=ENTRY_POINTS))]
         wrong = f"{name} has no study.py" if Path(name).is_dir() else f"Unknown study {name!r}"
         raise InputError(f"{wrong}. {suggest_name(name, known)}; or pass a folder with a study.py.")
     if not isinstance(found, Study):

@@ -27,7 +27,7 @@ class Cell:
 
     labels: Mapping[str, Label]
     settings: Mapping[str, Any]
-    measurements: tuple[str, ...] = ()  # beside the summary: names in sweeps.results.MEASUREMENTS
+    measurements: tuple[str, ...] = ()  # in addition to the summary: names in sweeps.results.MEASUREMENTS
     seeds: int | None = None  # overrides the sweep's number of seeds
     metric: str = "test_accuracy"  # the column of the summary that tables show
 
@@ -77,7 +77,7 @@ class PlannedRun:
 
     @property
     def order(self) -> Repetition | dict[str, Any]:
-        """What another process needs to run it: settings, because some optimizers cannot be pickled."""
+        """The settings for another process to construct it: some optimizers cannot be pickled."""
         if isinstance(self.experiment, Repetition):
             return self.experiment
         return {**self.cells[0].settings, "seed": self.seed}
@@ -92,7 +92,7 @@ class PlannedRun:
 
     @property
     def portable_order(self) -> dict[str, Any]:
-        """The order for a machine that may lack the user's files: objects instead of import strings."""
+        """The settings for a machine without the user's files: objects replace import strings."""
         settings = {**self.cells[0].settings, "seed": self.seed}
         for key, value in settings.items():
             if has_import_string(value):
@@ -149,7 +149,7 @@ def expand_grid(grid: Grid, seeds: int | Sequence[int] | None = None) -> tuple[l
             f"The grid has {runs:,} runs, the limit is {MAX_RUNS:,}. Shorten its lists or split the sweep"
         )
     varying = [key for key in dict.fromkeys(itertools.chain(*grids)) if does_vary(key, grids)]
-    cells: list[Cell] = [cell for settings in grids for cell in expand_settings(settings, varying)]
+    cells: list[Cell] = [cell for settings in grids for cell in expand_combinations(settings, varying)]
     as_text = {key for key in varying if any(isinstance(cell.labels[key], str) for cell in cells)}
     return [unify_labels(cell, as_text) for cell in cells], chosen_seeds
 
@@ -178,7 +178,7 @@ def check_grid(settings: Mapping[str, Any]) -> None:
                     raise InputError(f"{key} lists {value!r} twice. Use seeds = 2 to run everything twice")
 
 
-def expand_settings(settings: Mapping[str, Any], varying: Sequence[str]) -> Iterator[Cell]:
+def expand_combinations(settings: Mapping[str, Any], varying: Sequence[str]) -> Iterator[Cell]:
     """Yield a cell for every combination of the listed values."""
     alternatives = [
         label_values(value if isinstance(value, list) else [value]) for value in settings.values()

@@ -26,7 +26,7 @@ STOP_SECONDS = 20.0  # that a process has to save its run when the sweep is inte
 
 @dataclass(frozen=True)
 class RunEvent:
-    """News of a run: its progress (0 to 1), its summary row, why it failed, or why it is repeated."""
+    """An event of a run: its progress (0 to 1), its summary row, why it failed, or why it is repeated."""
 
     run: PlannedRun
     kind: Literal["progress", "done", "failed", "repeated"]

@@ -68,9 +68,9 @@ def measure_course(experiment: Experiment, record: Record, data: Path | None) ->
     """Return loss, weight norm and number of batches over time for each worker, at a few hundred points."""
     rows = []
     arrivals = record.arrivals.filter(pl.col("decision") != "cancelled")
-    for (worker,), own in arrivals.group_by("worker", maintain_order=True):
-        every = max(1, len(own) // POINTS_PER_WORKER)
-        smooth = own.select(
+    for (worker,), jobs in arrivals.group_by("worker", maintain_order=True):
+        every = max(1, len(jobs) // POINTS_PER_WORKER)
+        smooth = jobs.select(
             "time",
             "weight_norm",
             loss=pl.col("loss").rolling_mean(every),
@@ -107,7 +107,7 @@ def measure_initial_buffers(experiment: Experiment, record: Record, data: Path |
 
 
 class RecordingCorrection(Correction):
-    """Applies another correction and records what it divides the gradients by."""
+    """Applies another correction and records the factor by which it divides the gradients."""
 
     name: ClassVar[str] = "recording"
     correction: Correction

@@ -34,14 +34,14 @@ class SweepPlan:
 
     name: str
     runs: list[PlannedRun]  # that are not in the summaries; records may exist
-    all_runs: list[PlannedRun]  # with those of which only the summary exists, in the order of the cells
+    all_runs: list[PlannedRun]  # also runs that have only a summary, in the order of the cells
     seeds: Sequence[int]
     pool: Pool
     store: SummaryStore
 
     @property
     def cached(self) -> int:
-        """The number of runs of which only the summary exists: their records are elsewhere."""
+        """The number of runs that have a summary here and no record."""
         return len(self.all_runs) - len(self.runs)
 
     @property
@@ -59,8 +59,8 @@ class SweepPlan:
     def __str__(self) -> str:
         where = " on Ray" if isinstance(self.pool, RayPool) else ""
         low, high = (format_duration(bound * self.seconds) for bound in (LOW, HIGH))
-        estimate = f": about {low} to {high} with {count_of(self.pool.cores, 'process', 'es')}{where}"
-        counts = f"{count_of(len(self.all_runs), 'run')}, {count_of(len(self.seeds), 'seed')}"
+        estimate = f": about {low} to {high} with {format_count(self.pool.cores, 'process', 'es')}{where}"
+        counts = f"{format_count(len(self.all_runs), 'run')}, {format_count(len(self.seeds), 'seed')}"
         return f"{self.name}: {counts}, {len(self.missing)} missing{estimate if self.missing else ''}"
 
 
@@ -91,7 +91,7 @@ def plan_sweep(
 
 
 def run_plan(plan: SweepPlan, console: Console) -> dict[str, str]:
-    """Run what is missing and write the summaries as they come. Return the reasons of failures by id."""
+    """Run the missing experiments and write their summaries. Return the reasons of failures by id."""
     progress = SweepProgress(plan.runs, plan.cached)
     events, written = run_in_order(plan), time.monotonic()
     with (
@@ -158,6 +158,6 @@ def interrupting_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def count_of(number: int, noun: str, ending: str = "s") -> str:
+def format_count(number: int, noun: str, ending: str = "s") -> str:
     """Return `1 run` or `3 runs`."""
     return f"{number:,} {noun}{'' if number == 1 else ending}"

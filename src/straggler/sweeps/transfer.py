@@ -1,4 +1,4 @@
-"""Data sets and records on their way between machines, as the contents of their files."""
+"""Transfer of data sets and records between machines, as the contents of their files."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ def pack_record(folder: Path) -> PackedRecord:
 
 
 def unpack_record(packed: PackedRecord, folder: Path, experiment: str) -> Record:
-    """Write a record, completely or not at all, in place of what an interrupted run left there.
+    """Write a record, completely or not at all, replacing the files of an interrupted run.
 
     `experiment` is its TOML text on this machine; the other machine may not know the files of custom code.
     """

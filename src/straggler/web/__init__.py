@@ -1,3 +1,3 @@
-"""Records to look at: reports in one file, and a live page with a playground."""
+"""Reports in one file, and live pages with a playground."""
 
 __all__: list[str] = []

@@ -36,7 +36,7 @@ def is_loopback(host: str) -> bool:
 class RequestGuard:
     """Middleware that checks every request before the application sees it.
 
-    Requests that change something must come from our own page. The host must be an address of this machine:
+    Requests that change something must come from our page. The host must be an address of this machine:
     otherwise another site could make its name point here and read the answers (DNS rebinding).
     """
 
@@ -80,7 +80,7 @@ class RequestGuard:
         return None
 
     def _is_known_host(self, header: str) -> bool:
-        """Whether the Host header names this machine; plain IP addresses cannot be rebound."""
+        """Return whether the Host header names this machine; plain IP addresses cannot be rebound."""
         try:
             name = urlsplit(f"//{header}").hostname or ""
         except ValueError:
@@ -109,7 +109,7 @@ class RequestGuard:
 
 
 def is_same_secret(received: str, expected: str) -> bool:
-    """Compare in constant time."""
+    """Compare two secrets in constant time."""
     return hmac.compare_digest(received.encode(), expected.encode())
 
 

@@ -36,7 +36,7 @@ from straggler.web.run_facts import RunFacts
 
 T = TypeVar("T")
 BUILD_ERRORS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, OSError, RecordError)
-MAX_DETAILED = 8  # runs with figures of their own, and settings in figures of arrivals
+MAX_DETAILED = 8  # runs with separate figures, and settings in figures of arrivals
 MAX_GENERATED_NUMBERS = 20_000_000  # of a data set that is generated to count its classes
 MAX_PARTITION_WORKERS = 200
 Groups = Mapping[str, Sequence[RunFacts]]
@@ -53,11 +53,15 @@ def build_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
     parts = {name: counts for name, run in few.items() if (counts := count_partition(run)) is not None}
     folders = [run.path for run in few.values()]
     figures = [
-        limit_note(try_building(runs, "classes", lambda: build_class_figure(settings)), groups, "settings"),
-        limit_note(try_building(runs, "confusion", lambda: build_confusion_figure(few)), named),
-        limit_note(try_building(runs, "partition", lambda: build_partition_figure(parts)), named),
+        add_limit_note(
+            try_building(runs, "classes", lambda: build_class_figure(settings)), groups, "settings"
+        ),
+        add_limit_note(try_building(runs, "confusion", lambda: build_confusion_figure(few)), named),
+        add_limit_note(try_building(runs, "partition", lambda: build_partition_figure(parts)), named),
         try_building(runs, "calibration", lambda: build_calibration_figure(folders)),
-        limit_note(try_building(runs, "path of the weights", lambda: build_path_figure(few, groups)), named),
+        add_limit_note(
+            try_building(runs, "path of the weights", lambda: build_path_figure(few, groups)), named
+        ),
     ]
     return build_live_gallery(runs) + [figure for figure in figures if figure is not None]
 
@@ -79,9 +83,9 @@ def build_live_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
             "norms": build_norm_figure,
         }.items():
             figure = try_building(runs, what, lambda build=build: build(settings))  # type: ignore[misc]
-            figures.append(limit_note(figure, groups, "settings"))
+            figures.append(add_limit_note(figure, groups, "settings"))
         workers = try_building(runs, "timeline", lambda: build_worker_figures(with_jobs)) or []
-        figures[4:4] = [limit_note(figure, named) for figure in workers]
+        figures[4:4] = [add_limit_note(figure, named) for figure in workers]
     return [figure for figure in figures if figure is not None]
 
 
@@ -121,10 +125,10 @@ def take_first(named: Mapping[str, T]) -> dict[str, T]:
     return dict(list(named.items())[:MAX_DETAILED])
 
 
-def limit_note(
+def add_limit_note(
     figure: FigureSpec | None, every: Mapping[str, object], what: str = "runs"
 ) -> FigureSpec | None:
-    """Add a sentence to the note if the figure leaves some out."""
+    """Add a sentence to the note if the figure does not show all runs or settings."""
     if figure is None or len(every) <= MAX_DETAILED:
         return figure
     return figure.with_note(f"Only the first {MAX_DETAILED} of {len(every)} {what} are shown.")

@@ -1,4 +1,4 @@
-"""Runs that a page starts: each is `straggler run` in its own process, stopped by SIGINT."""
+"""Runs that a page starts: each is `straggler run` in a separate process, stopped by SIGINT."""
 
 import contextlib
 import signal

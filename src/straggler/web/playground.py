@@ -1,4 +1,4 @@
-"""The playground: what a page offers, which settings it may send, and a preview without training."""
+"""The playground: the choices on the page, the settings that it may send, and a preview without training."""
 
 import json
 import shlex

@@ -41,8 +41,8 @@ def draw_pages(runs: Sequence[RunFacts], text: str) -> list[Figure]:
         size = (WIDTH, 4.2 * -(-len(panels) // columns))
         specs.append(replace(confusions, panels=panels, views={}, columns=columns, size=size))
     if len(named) > MAX_DETAILED_RUNS:
-        said = f"Only the first {MAX_DETAILED_RUNS} of {len(named)} runs are shown."
-        specs[1:] = [replace(spec, caption=said) for spec in specs[1:]]
+        note = f"Only the first {MAX_DETAILED_RUNS} of {len(named)} runs are shown."
+        specs[1:] = [replace(spec, caption=note) for spec in specs[1:]]
     return [*draw_text_pages(text), *map(draw_figure, specs)]
 
 
@@ -58,7 +58,7 @@ def combine_curves(groups: Mapping[str, Sequence[RunFacts]]) -> FigureSpec:
 
 
 def draw_text_pages(text: str) -> list[Figure]:
-    """Set Markdown as it is, in pages of LINES_PER_PAGE lines."""
+    """Draw Markdown as plain text, in pages of LINES_PER_PAGE lines."""
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, LETTERS_PER_LINE) or [""]]
     figures = []
     for start in range(0, len(lines), LINES_PER_PAGE):

@@ -50,10 +50,10 @@ def report(
         records: records, or folders of runs or studies.
         out: the file to write; `report.FORMAT` by default.
         title: the heading; by default the names of the runs and studies.
-        format: `html`, `md`, `pdf` or `png`; by default what `out` ends with, else `html`.
+        format: `html`, `md`, `pdf` or `png`; by default the suffix of `out`, else `html`.
         on_problem: called with a sentence for every file that cannot be read.
     """
-    kind = format or format_of_file(out)
+    kind = format or find_report_format(out)
     path = Path(out) if out else Path(f"report.{kind}")
     items = [records] if isinstance(records, Record | Path | str) else list(records)
     paths = list(dict.fromkeys(item.path if isinstance(item, Record) else Path(item) for item in items))
@@ -82,7 +82,7 @@ def report(
     return path
 
 
-def format_of_file(path: Path | str | None) -> ReportFormat:
+def find_report_format(path: Path | str | None) -> ReportFormat:
     """Return the format that a file name ends with."""
     suffix = Path(path).suffix.lstrip(".").lower() if path else ""
     suffix = {"": "html", "htm": "html"}.get(suffix, suffix)
@@ -107,7 +107,7 @@ def render_template(name: str, **values: Any) -> str:
 def collect_report(
     runs: Sequence[RunFacts], studies: Sequence[StudyPage], title: str | None, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return what the templates of a report show."""
+    """Return the values that the templates of a report show."""
     return {
         "title": title or format_title(runs, studies),
         "runs": describe_reruns(runs),

@@ -9,7 +9,7 @@ import polars as pl
 
 from straggler.analysis.labels import name_method
 from straggler.config.custom import list_custom_objects
-from straggler.config.imports import is_import_string, refuse_import_strings
+from straggler.config.imports import has_import_strings, refuse_import_strings
 from straggler.experiment import Experiment
 from straggler.record import ARRIVALS, Record, RecordError
 
@@ -20,7 +20,7 @@ CUSTOM_REMARK = "This run used custom Python objects; run it again from the prog
 
 
 class RunFacts:
-    """What pages show of one run. Each file is read on first use; `problems` lists what cannot be read."""
+    """One run as pages show it. Each file is read on first use; `problems` lists unreadable files."""
 
     def __init__(self, path: Path) -> None:
         self.record, self.id, self.path = Record(path), path.name, path
@@ -68,12 +68,7 @@ class RunFacts:
         if isinstance(workers, int) and workers > MAX_SHOWN_WORKERS:
             self.problems.append(f"workers = {workers:,}: pages show at most {MAX_SHOWN_WORKERS:,}")
             return None
-        items = [
-            item
-            for value in self.settings.values()
-            for item in (value if isinstance(value, list) else [value])
-        ]
-        if self.is_custom or any(map(is_import_string, items)):
+        if self.is_custom or has_import_strings(self.settings):
             return None
         with refuse_import_strings(str(self.record.path)):  # a record must never execute code
             return self._read(lambda: Experiment.from_record(self.record), None)
@@ -93,7 +88,7 @@ class RunFacts:
 
     def rerun_command(self) -> list[str]:
         """Return the command that runs the same experiment, or an empty list if there is none."""
-        return build_command(minimal_settings(self.experiment)) if self.experiment else []
+        return build_command(find_changed_settings(self.experiment)) if self.experiment else []
 
     def _read(self, read: Callable[[], T], default: T) -> T:
         try:
@@ -105,7 +100,7 @@ class RunFacts:
             return default
 
 
-def minimal_settings(experiment: Experiment) -> dict[str, Any]:
+def find_changed_settings(experiment: Experiment) -> dict[str, Any]:
     """Return the settings that differ from the defaults; a method stands for its components."""
     defaults = Experiment(method=experiment.method, workers=experiment.workers).to_dict()
     defaults |= {"method": "asgd", "workers": Experiment().workers}

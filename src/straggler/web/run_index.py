@@ -238,7 +238,7 @@ def read_progress(folder: Path, stamp: Stamp) -> StudyProgress:
 
 
 def mark_lost(folder: Path, row: Row, locked: set[int] | None, file: str) -> Row:
-    """Set the status of a run or study that says it is running but whose process has exited to `lost`."""
+    """Set the status to `lost` if a run or study is marked as running, but its process has exited."""
     if row.get("status") not in ("running", "lost"):
         return row
     return row | {"status": "running" if is_being_written(folder, file, locked) else "lost"}

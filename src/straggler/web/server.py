@@ -41,7 +41,7 @@ POLLS_PER_HEARTBEAT = 40  # a heartbeat notices pages that were closed
 
 
 class ChangeFeed:
-    """Polls the run index once for all open pages, and tells each page what changed."""
+    """Polls the run index once for all open pages, and sends the changes to each page."""
 
     def __init__(self, index: RunIndex, launcher: RunLauncher) -> None:
         self.index, self.launcher = index, launcher
@@ -84,7 +84,7 @@ class ChangeFeed:
 
 
 def find_changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return what a page that knows one state needs to show another."""
+    """Return the changes from one state to another."""
     old, new = before["runs"], now["runs"]
     changes: dict[str, Any] = {}
     if rows := [row for name, row in new.items() if old.get(name) != row]:

@@ -22,7 +22,7 @@ MAX_IMAGE_BYTES = 20_000_000
 
 
 def is_study_folder(folder: Path) -> bool:
-    """Whether a folder holds documents, claims or summaries of a study."""
+    """Return whether a folder has documents, claims or summaries of a study."""
     if not folder.is_dir() or (folder / "experiment.toml").exists():
         return False
     return any(True for pattern in ("*.md", "claims.json", "summar*.parquet") for _ in folder.glob(pattern))
@@ -37,7 +37,7 @@ class StudyPage:
         self.documents = {name: self._render_markdown(text) for name, text in self.texts.items()}
         self.claims: list[dict[str, Any]] = []
         for file in self._find_files("claims.json"):
-            self.claims = self._read(file, read_claims, self.claims)
+            self.claims = self._read(file, read_claims_json, self.claims)
         lines = [line.strip() for text in self.texts.values() for line in text.splitlines()]
         self.undocumented_claims = [] if "## Claims" in lines else self.claims
         self.verdicts = dict(Counter(str(claim["verdict"]) for claim in self.claims))
@@ -85,7 +85,7 @@ class StudyPage:
                 child.attrs["src"] = (encode_image(file) if is_ours else "") or "data:,"
 
 
-def read_claims(file: Path) -> list[dict[str, Any]]:
+def read_claims_json(file: Path) -> list[dict[str, Any]]:
     return [{key: claim.get(key) for key in CLAIM_KEYS} for claim in json.loads(file.read_text())]
 
 

@@ -11,7 +11,7 @@ from straggler.experiment import Experiment
 from straggler.reproduction import Cell, Study, load_study
 from straggler.reproduction.page import judge_claims
 from straggler.reproduction.papers.gap_aware.study import gamma_tail
-from straggler.reproduction.study import builtin_studies, read_numbers, source_summaries
+from straggler.reproduction.study import build_source_summaries, list_builtin_studies, read_numbers
 from straggler.sweeps.grid import plan_runs
 
 EPFL, ASU, GAP_AWARE = (load_study(name) for name in ("epfl", "asu", "gap-aware"))
@@ -111,7 +111,7 @@ def test_asu_cells_have_the_reports_numbers() -> None:
 
 def judge_source(study: Study) -> dict[str, float | None]:
     """Return what the source's numbers give for each claim."""
-    numbers = source_summaries(study.describe_cells())
+    numbers = build_source_summaries(study.describe_cells())
     return {one.claim.key: one.said for one in judge_claims(study, numbers, "default")}
 
 
@@ -241,7 +241,7 @@ def test_share_of_slow_batches_is_the_papers() -> None:
     assert gamma_tail(1.25, 0.6) == pytest.approx(0.28, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", builtin_studies())
+@pytest.mark.parametrize("name", list_builtin_studies())
 def test_a_study_is_small(name: str) -> None:
     lines = (load_study(name).folder / "study.py").read_text().splitlines()
     assert len(lines) <= 150

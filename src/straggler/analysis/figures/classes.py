@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 
 
 def build_class_figure(groups: Groups) -> FigureSpec | None:
-    """Recall of every class: the mean over the seeds."""
+    """Describe the recall of every class: the mean over the seeds."""
     marks = []
     for colour, (name, runs) in enumerate(groups.items()):
         seeds = [run.summary["classes"] for run in runs if run.summary.get("classes")]
@@ -34,7 +34,7 @@ def build_class_figure(groups: Groups) -> FigureSpec | None:
 
 
 def build_confusion_figure(runs: Mapping[str, RunData]) -> FigureSpec | None:
-    """Confusion matrices: a view per run on a page, a panel per run on paper."""
+    """Describe the confusion matrices: a view per run on a page, a panel per run on paper."""
     views = {}
     for name, run in runs.items():
         counts = np.array(run.summary.get("confusion") or [])
@@ -50,7 +50,7 @@ def build_confusion_figure(runs: Mapping[str, RunData]) -> FigureSpec | None:
 
 
 def build_partition_figure(counts: Mapping[str, tuple[Sequence[str], Array]]) -> FigureSpec | None:
-    """Number of samples of each class at each worker."""
+    """Describe the number of samples of each class at each worker."""
     views = {}
     for name, (classes, table) in counts.items():
         workers = [str(worker) for worker in range(len(table))]

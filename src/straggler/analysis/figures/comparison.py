@@ -11,7 +11,7 @@ from straggler.analysis.labels import RunData
 
 
 def build_comparison_figure(runs: Mapping[str, RunData], target: float | None = None) -> FigureSpec:
-    """Accuracy over time with a line at `target` percent, staleness, and the first jobs of every worker."""
+    """Describe accuracy over time (with a line at `target` percent), staleness, and the first jobs."""
     groups = {name: [run] for name, run in runs.items()}
     curves = build_curve_figure("accuracy", groups, ["seconds"], training=False)
     panels = []

@@ -31,7 +31,7 @@ Groups = Mapping[str, Sequence[RunData]]  # the seeds of each setting by its lab
 def build_curve_figure(
     metric: str, groups: Groups, against: Sequence[str] = AGAINST, training: bool = True
 ) -> FigureSpec | None:
-    """Accuracy or loss: a panel for the test set and one for training; of a single setting, one for all."""
+    """Describe accuracy or loss: panels for the test set and for training, or one panel for one setting."""
     seen = {column for run in chain(*groups.values()) for column in run.curve.columns}
     columns = [column for column in METRICS[metric] if column in seen]
     if not columns:
@@ -79,7 +79,7 @@ def thin_rows(table: pl.DataFrame, most: int) -> pl.DataFrame:
 
 
 def find_mixed(groups: Groups) -> set[str]:
-    """Return the groups of which only some seeds converged, so that a mean would describe none of them."""
+    """Return the groups in which only some seeds converged: their mean would describe none of the runs."""
     converged = {name: {bool(run.summary.get("converged")) for run in runs} for name, runs in groups.items()}
     return {name for name, found in converged.items() if len(found) > 1}
 
@@ -187,7 +187,7 @@ def average_arrivals(arrivals: pl.DataFrame, axis: str, column: str) -> pl.DataF
 
 
 def build_gap_figure(groups: Groups, against: Sequence[str] = ("seconds",)) -> FigureSpec:
-    """Gap (RMSE between the model a gradient was computed at and the model it met) and staleness."""
+    """Describe staleness and gap: the RMSE between the models at which a gradient was computed and used."""
     captions = {f"means over 1/{GRID_POINTS} of the run"}
     columns = {"gap": "gap (RMSE of the weights)", "staleness": "staleness (updates)"}
     views = {
@@ -200,7 +200,7 @@ def build_gap_figure(groups: Groups, against: Sequence[str] = ("seconds",)) -> F
 
 
 def build_staleness_curve(groups: Groups) -> FigureSpec:
-    """Mean staleness over time."""
+    """Describe the mean staleness over time."""
     captions = set[str]()
     panel = build_arrival_panel(groups, "staleness", "staleness (updates)", captions)
     note = "The mean over neighbouring arrivals."
@@ -208,7 +208,7 @@ def build_staleness_curve(groups: Groups) -> FigureSpec:
 
 
 def build_norm_figure(groups: Groups) -> FigureSpec:
-    """Euclidean norms of gradients and weights over time."""
+    """Describe the Euclidean norms of gradients and weights over time."""
     captions = set[str]()
     views = {
         f"{name}s": [build_arrival_panel(groups, f"{name}_norm", f"norm of the {name}s", captions)]

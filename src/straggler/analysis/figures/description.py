@@ -225,7 +225,7 @@ class FigureSpec:
     caption: str = ""  # says how to read bands and bars, on a page and on paper
     views: Mapping[str, Sequence[Panel]] = field(default_factory=dict)
     group: str = ""  # figures of a group switch their views together
-    columns: int = 0  # panels beside each other; 0 = all
+    columns: int = 0  # panels side by side; 0 = all
     size: tuple[float, float] = (6.5, 4.0)  # inches on paper
     height: int = 360  # pixels on a page
     legend: Literal["auto", "below", "right", "none"] = "auto"

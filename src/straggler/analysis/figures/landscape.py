@@ -50,7 +50,7 @@ def build_landscape_figure(
     view: str = "both",
     colours: Mapping[str, int] | None = None,
 ) -> FigureSpec:
-    """The loss around the paths of runs: from above, in three dimensions, or both.
+    """Describe the loss around the paths of runs: from above, in three dimensions, or both.
 
     Without a grid only the paths are drawn, at the heights of their losses.
     """

@@ -135,7 +135,7 @@ def label_powers(axes: Axes, which: str) -> None:
 
 
 def format_space(axes: Any, panel: d.Panel) -> None:
-    """Labels and camera of a three-dimensional panel."""
+    """Set the labels and the camera of a three-dimensional panel."""
     assert panel.z is not None
     axes.set_xlabel(panel.x.label, labelpad=6)
     axes.set_ylabel(panel.y.label, labelpad=8)
@@ -186,7 +186,7 @@ def draw_scatter(mark: d.Scatter, axes: Axes) -> None:
 
 
 def draw_bars(axes: Axes, mark: d.Bars, position: int, count: int) -> None:
-    """Draw bars beside those of the other groups."""
+    """Draw bars next to those of the other groups."""
     named = any(isinstance(value, str) for value in mark.x)
     places = np.arange(len(mark.x)) if named else np.asarray(mark.x, dtype=float)
     width = 0.84 * mark.width / count

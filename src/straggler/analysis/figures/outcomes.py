@@ -40,7 +40,7 @@ def find_pareto_front(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def build_pareto_figure(groups: Groups) -> FigureSpec:
-    """Final accuracy against training time, a point per setting; the Pareto front is marked."""
+    """Describe final accuracy against training time, a point per setting; the Pareto front is marked."""
     runs = collect_outcomes(groups)
     by_setting = runs.group_by("setting", maintain_order=True)
     means = by_setting.agg(pl.col("seconds", "accuracy").filter(pl.col("converged")).mean())
@@ -59,7 +59,7 @@ def build_pareto_figure(groups: Groups) -> FigureSpec:
 
 
 def build_heatmap(groups: Groups) -> FigureSpec:
-    """Final accuracy for every learning rate and momentum: the mean over the seeds that converged."""
+    """Describe the mean accuracy of the seeds that converged, for every learning rate and momentum."""
     runs = collect_outcomes(groups).with_columns(pl.col("momentum").fill_null(0.0))
     rates, momenta = (sorted(runs[key].unique()) for key in ("lr", "momentum"))
     table = np.full((len(momenta), len(rates)), np.nan)
@@ -77,7 +77,7 @@ def build_heatmap(groups: Groups) -> FigureSpec:
 
 
 def build_error_figure(groups: Groups) -> FigureSpec:
-    """Test error against the number of workers, a line per setting."""
+    """Describe test error against the number of workers, a line per setting."""
     runs = collect_outcomes(groups)
     step = min(0.02, 0.2 / len(groups))  # moves lines sideways, so that error bars do not hide each other
     marks, sizes = [], sorted(runs["workers"].unique())

@@ -115,12 +115,12 @@ def format_axis(axis: d.Axis) -> dict[str, Any]:
 
 
 def escape_text(text: str) -> str:
-    """Plotly interprets a little HTML and %{…} in the text of tooltips."""
+    """Escape text for tooltips, in which plotly interprets some HTML and %{…}."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("%", "&#37;")
 
 
 def add_to_layout(layout: dict[str, Any], mark: d.Mark, number: str) -> None:
-    """Add what plotly draws apart from the data: reference lines and words at fixed places."""
+    """Add the parts that plotly does not draw as traces: reference lines and words at fixed places."""
     if isinstance(mark, d.HLine | d.VLine):
         flat = isinstance(mark, d.HLine)
         value = mark.y if isinstance(mark, d.HLine) else mark.x
@@ -147,7 +147,7 @@ def build_traces(mark: d.Mark, panel: d.Panel) -> list[Trace]:
     return []
 
 
-def format_error(error: d.Errors | None) -> dict[str, Any]:
+def format_error_bars(error: d.Errors | None) -> dict[str, Any]:
     below, above = error or ((), ())
     look = {"symmetric": False, "thickness": 1, "width": 2}
     return look | {"arrayminus": round_for_json(below), "array": round_for_json(above)}
@@ -165,7 +165,7 @@ def build_line(mark: d.Line, panel: d.Panel) -> list[Trace]:
     pointed = mark.marker or len(mark.x) == 1
     trace: Trace = place | {"mode": "lines+markers" if pointed else "lines", "name": mark.label}
     trace |= {"y": round_for_json(mark.y), "line": line, "marker": {"size": 5}, "hovertemplate": hover}
-    trace |= {"error_y": format_error(mark.error)} if mark.error else {}
+    trace |= {"error_y": format_error_bars(mark.error)} if mark.error else {}
     trace |= {"fill": "tozeroy"} if mark.filled else {}
     if mark.band is None:
         return [trace]
@@ -185,8 +185,8 @@ def build_scatter(mark: d.Scatter, panel: d.Panel) -> list[Trace]:
         marker |= {"color": mark.fill, "line": {"color": colour, "width": 1}}
     trace: Trace = {"type": "scatter", "mode": "markers", "name": mark.label, "marker": marker}
     trace |= {"x": round_for_json(mark.x), "y": round_for_json(mark.y)}
-    trace |= {"error_x": format_error(mark.x_error)} if mark.x_error else {}
-    trace |= {"error_y": format_error(mark.error)} if mark.error else {}
+    trace |= {"error_x": format_error_bars(mark.x_error)} if mark.x_error else {}
+    trace |= {"error_y": format_error_bars(mark.error)} if mark.error else {}
     hover = {"text": list(mark.hover), "hovertemplate": "%{text}<extra></extra>"}
     return [trace | (hover if mark.hover else {})]
 
@@ -195,7 +195,7 @@ def build_scatter(mark: d.Scatter, panel: d.Panel) -> list[Trace]:
 def build_bars(mark: d.Bars, panel: d.Panel) -> list[Trace]:
     trace: Trace = {"type": "bar", "name": mark.label, "marker": {"color": d.choose_colour(mark.colour)}}
     trace |= {"x": round_for_json(mark.x), "y": round_for_json(mark.y)}
-    trace |= {"error_y": format_error(mark.error)} if mark.error else {}
+    trace |= {"error_y": format_error_bars(mark.error)} if mark.error else {}
     detail = "<br>%{customdata}" if mark.hover else ""
     unit = " %" if "%" in panel.y.label else ""
     trace["hovertemplate"] = f"{escape_text(panel.x.label)} %{{x}}: %{{y:.4g}}{unit}{detail}<extra></extra>"
@@ -204,7 +204,10 @@ def build_bars(mark: d.Bars, panel: d.Panel) -> list[Trace]:
 
 @build_traces.register
 def build_spans(mark: d.Spans, panel: d.Panel) -> list[Trace]:
-    """With `base`, plotly's x in a tooltip is the end of the bar; the length is in the custom data."""
+    """Return a trace of horizontal bars.
+
+    In a tooltip of bars with `base`, x is the end of the bar, so the length is in the custom data.
+    """
     marker: dict[str, Any] = {"color": d.choose_colour(mark.colour), "line": {"width": 1, "color": "paper"}}
     if mark.hatch:
         marker["pattern"] = {"shape": mark.hatch, "size": 6, "fgcolor": "paper", "fillmode": "overlay"}

@@ -26,14 +26,14 @@ def select_arrivals(run: RunData, column: str) -> pl.Series:
 
 
 def build_staleness_figure(groups: Groups) -> FigureSpec:
-    """Share of gradients at each staleness, by setting."""
+    """Describe the share of gradients at each staleness, by setting."""
     return describe_staleness(
         {name: [select_arrivals(run, "staleness") for run in runs] for name, runs in groups.items()}
     )
 
 
 def describe_staleness(seeds: Mapping[str, Sequence[pl.Series]]) -> FigureSpec:
-    """Share of gradients at each staleness; of three seeds or more the mean with its interval."""
+    """Describe the share of gradients at each staleness: a mean, with its interval from three seeds on."""
     largest = max((max(one, default=0) for every in seeds.values() for one in every), default=0)
     width = -(-(largest + 1) // MOST_BINS)
     edges = np.arange(0, largest + width + 1, width)
@@ -54,7 +54,7 @@ def describe_staleness(seeds: Mapping[str, Sequence[pl.Series]]) -> FigureSpec:
 
 
 def build_gap_distribution(groups: Groups) -> FigureSpec:
-    """Distribution of the distance that the model moved while a gradient was computed."""
+    """Describe the distribution of the distance that the model moved while a gradient was computed."""
     gaps = {name: pl.concat([select_arrivals(run, "gap") for run in runs]) for name, runs in groups.items()}
     top = max((float(gap.quantile(0.995) or 0.0) for gap in gaps.values()), default=0.0) or 1.0
     edges = np.linspace(0.0, top, MOST_BINS + 1)
@@ -73,7 +73,7 @@ def build_gap_distribution(groups: Groups) -> FigureSpec:
 
 
 def build_worker_figure(run: RunData) -> FigureSpec:
-    """Number of gradients of each worker, and how stale they were."""
+    """Describe the number of gradients of each worker, and their mean staleness."""
     arrived = run.jobs.filter(pl.col("decision") != "cancelled").group_by("worker")
     table = arrived.agg(gradients=pl.len(), staleness=pl.col("staleness").mean()).sort("worker")
     hover = [f"mean staleness {format_number(mean)}" for mean in table["staleness"]]
@@ -85,7 +85,7 @@ def build_worker_figure(run: RunData) -> FigureSpec:
 
 
 def build_calibration_figure(folders: Sequence[Path]) -> FigureSpec | None:
-    """Staleness that a fitted simulation predicts beside the measured one, of the first calibrated run."""
+    """Describe the measured and the predicted staleness of the first run that was calibrated."""
     file = next((file for folder in folders if (file := folder / "calibration.json").is_file()), None)
     if file is None:
         return None
@@ -105,7 +105,7 @@ def build_calibration_figure(folders: Sequence[Path]) -> FigureSpec | None:
 
 
 def describe_rates(found: Mapping[str, Any]) -> str:
-    """Say how well the rate was predicted, and where a job's time goes."""
+    """Return sentences on the predicted and measured rate, and on the parts of a job's time."""
     measured, predicted = (
         format_number(found[kind]["updates per second"]) for kind in ("measured", "predicted")
     )

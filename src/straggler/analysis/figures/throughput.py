@@ -26,7 +26,7 @@ def tabulate_speedups(cluster: pl.DataFrame) -> tuple[list[str], list[list[str]]
 
 
 def build_speedup_figure(frame: pl.DataFrame) -> FigureSpec:
-    """Speed-up over the number of workers, a panel per cluster (Gap-Aware, figure 12)."""
+    """Describe the speed-up over the number of workers, a panel per cluster (Gap-Aware, figure 12)."""
     panels: list[Panel] = []
     for (name,), cluster in frame.group_by(["cluster"], maintain_order=True):
         sizes = sorted(cluster["workers"].unique())
@@ -53,7 +53,7 @@ def tabulate_densities(frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]
 
 
 def build_density_figure(frame: pl.DataFrame) -> FigureSpec:
-    """Density of the batch time, with late batches marked, a panel per cluster (Gap-Aware, figure 3)."""
+    """Describe the density of the batch time by cluster, with late batches marked (Gap-Aware, figure 3)."""
     panels: list[Panel] = []
     for (name,), group in frame.group_by(["cluster"], maintain_order=True):
         marks, x, highest = draw_density(group["seconds"].to_numpy())

@@ -1,4 +1,4 @@
-"""What each worker did when: computing, delayed, waiting, dropped or cancelled."""
+"""Worker timelines: when each worker computes, is delayed, waits, or has a job dropped or cancelled."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,8 +23,8 @@ from straggler.analysis.labels import RunData
 JOB_COLUMNS = ("worker", "launch", "started", "computed", "time", "staleness", "decision", "idle_from")
 SHORTEST_WAIT = 1e-9  # seconds
 MOST_BARS, MOST_LIVE_BARS = 1500, 300  # in one view of a page
-MOST_LABELS = 120  # jobs whose staleness is written beside them
-JOBS_PER_WORKER = 30  # on paper: more bars cannot be told apart
+MOST_LABELS = 120  # jobs whose staleness is written at their end
+JOBS_PER_WORKER = 30  # on paper: more bars cannot be distinguished
 MOST_WORKER_LINES = 12
 NOTE = (
     "A bar is one job. Dropped: computed but not used. Cancelled: stopped before it ended. "
@@ -70,11 +70,11 @@ def build_timeline_panel(
     """Return a panel with a row per worker and a colour for each kind of time."""
     delayed = jobs.filter((pl.col("time") > pl.col("computed")) & is_used())
     kinds = [
-        draw_spans("computing", jobs.filter(is_used()), "started", "computed", 0),
-        draw_spans("delayed", delayed, "computed", "time", 4),
-        draw_spans("waiting", jobs.filter(pl.col("idle_from").is_not_null()), "idle_from", "started", GREY),
-        draw_spans("dropped", jobs.filter(decision="dropped"), "started", "time", 1, "x"),
-        draw_spans("cancelled", jobs.filter(decision="cancelled"), "started", "time", 3, "/"),
+        make_spans("computing", jobs.filter(is_used()), "started", "computed", 0),
+        make_spans("delayed", delayed, "computed", "time", 4),
+        make_spans("waiting", jobs.filter(pl.col("idle_from").is_not_null()), "idle_from", "started", GREY),
+        make_spans("dropped", jobs.filter(decision="dropped"), "started", "time", 1, "x"),
+        make_spans("cancelled", jobs.filter(decision="cancelled"), "started", "time", 3, "/"),
     ]
     marks: list[Mark] = [spans for spans in kinds if len(spans.rows)]
     if len(jobs) <= MOST_LABELS:
@@ -85,7 +85,7 @@ def build_timeline_panel(
     return Panel(marks, Axis(clock, low=None if end is None else 0.0, high=end, grid=False), y, title=title)
 
 
-def draw_spans(
+def make_spans(
     label: str, jobs: pl.DataFrame, start: str, end: str, colour: Colour, hatch: Any = ""
 ) -> Spans:
     hover = [f"<br>staleness {staleness}" for staleness in jobs["staleness"]] if label != "waiting" else ()
@@ -114,7 +114,7 @@ def draw_failures(jobs: pl.DataFrame, events: Sequence[Mapping[str, Any]]) -> li
 def build_timeline_figure(
     run: RunData, events: Sequence[Mapping[str, Any]] = (), live: bool = False
 ) -> FigureSpec:
-    """The workers at the beginning, in the middle and at the end of a run; of a live run, the latest jobs."""
+    """Describe the beginning, the middle and the end of a run, or the latest jobs of a live run."""
     jobs, clock = split_jobs(run.jobs), format_time([run])
     workers = int(jobs["worker"].max() or 0) + 1  # type: ignore[arg-type]
     most, total = MOST_LIVE_BARS if live else MOST_BARS, len(jobs)
@@ -134,7 +134,7 @@ def build_timeline_figure(
 
 
 def build_timelines(runs: Mapping[str, RunData]) -> FigureSpec:
-    """The beginning of each run, a row of panels per run on a common time axis."""
+    """Describe the beginning of each run, a row of panels per run on a common time axis."""
     every = {name: split_jobs(run.jobs) for name, run in runs.items()}
     end = min((choose_window(jobs) for jobs in every.values() if len(jobs)), default=1.0)
     panels, clock = [], format_time(runs.values())
@@ -159,7 +159,7 @@ def choose_window(jobs: pl.DataFrame) -> float:
 
 
 def build_worker_curves(runs: Mapping[str, RunData]) -> FigureSpec:
-    """Loss and batches of each worker, and the norm of the weights, over time; a row per run."""
+    """Describe loss and batches of each worker, and the norm of the weights, over time; a row per run."""
     panels, clock = [], Axis(format_time(runs.values()))
     for name, run in runs.items():
         arrived = run.jobs.filter(pl.col("decision") != "cancelled")

@@ -41,7 +41,7 @@ export function follow(connection) {
   };
 }
 
-// Wrap a slow function: one call at a time; of the calls made meanwhile only the last is carried out.
+// Wrap a slow function: one call at a time. Of the calls that are made meanwhile, only the last is executed.
 export function latest(work) {
   let busy = false;
   let again = null;

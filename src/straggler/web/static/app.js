@@ -9,7 +9,7 @@ import * as studies from "./studies.js";
 const sections = ["runs", "studies", "detail", "play"];
 
 // Decode a part of the address; invalid escapes stay as they are.
-function decoded(text) {
+function decodePart(text) {
   try {
     return decodeURIComponent(text);
   } catch {
@@ -19,7 +19,7 @@ function decoded(text) {
 
 function route() {
   const [, page, rest] = location.hash.split("/");
-  const names = (rest ?? "").split(",").filter(Boolean).map(decoded);
+  const names = (rest ?? "").split(",").filter(Boolean).map(decodePart);
   const detailed = page === "run" && names.length;
   const open = detailed ? "detail" : ["studies", "play"].includes(page) ? page : "runs";
   const moved = document.getElementById(open).hidden;

@@ -25,8 +25,8 @@ window.straggler = (() => {
       button.setAttribute("aria-label", `Switch to the ${next} theme`);
     };
     try {
-      const kept = localStorage.getItem("straggler-theme");
-      if (kept === "dark" || kept === "light") root.dataset.theme = kept;
+      const stored = localStorage.getItem("straggler-theme");
+      if (stored === "dark" || stored === "light") root.dataset.theme = stored;
     } catch { /* pages opened from disk may have no storage */ }
     button.addEventListener("click", () => {
       setTheme(theme() === "dark" ? "light" : "dark");
@@ -61,7 +61,7 @@ window.straggler = (() => {
     });
   }
 
-  function layout(given, now, height, label) {
+  function layout(described, now, height, label) {
     const axis = { gridcolor: now.grid, linecolor: now.grid, zerolinecolor: now.grid, automargin: true };
     const merged = {
       height,
@@ -71,15 +71,15 @@ window.straggler = (() => {
       margin: { l: 55, r: 15, t: 10, b: 45 },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       hovermode: "closest",
-      ...given,
+      ...described,
       uirevision: label,  // keep the zoom on updates, reset it when the view changes
-      xaxis: { ...axis, ...given.xaxis },
-      yaxis: { ...axis, ...given.yaxis },
+      xaxis: { ...axis, ...described.xaxis },
+      yaxis: { ...axis, ...described.yaxis },
     };
-    if (given.scene) {
-      merged.scene = { ...given.scene };
+    if (described.scene) {
+      merged.scene = { ...described.scene };
       for (const key of ["xaxis", "yaxis", "zaxis"]) {
-        merged.scene[key] = { ...given.scene[key], gridcolor: now.grid, color: now.ink };
+        merged.scene[key] = { ...described.scene[key], gridcolor: now.grid, color: now.ink };
       }
     }
     return merged;

@@ -63,13 +63,13 @@ function filteredRows() {
   return rows;
 }
 
-function cells(row) {
+function buildCells(row) {
   const box = element("input", { type: "checkbox", checked: selected.has(row.id), "aria-label": `Select run ${row.id}` });
   box.addEventListener("change", () => {
     if (box.checked) selected.add(row.id); else selected.delete(row.id);
-    buttons();
+    updateButtons();
   });
-  const made = [element("td", {}, box), state(row)];
+  const made = [element("td", {}, box), buildStatusCell(row)];
   for (const [key, , text, kind] of COLUMNS) {
     const cell = element("td", { className: kind ?? "", title: String(row[key] ?? "") });
     if (key === "method") cell.append(element("a", { href: `#/run/${encodeURIComponent(row.id)}`, textContent: text(row) }));
@@ -79,7 +79,7 @@ function cells(row) {
   return made;
 }
 
-function state(row) {
+function buildStatusCell(row) {
   const cell = element("td", {}, element("span", { className: `status-${row.status}`, textContent: row.status }));
   if (row.status === "running") {
     const bar = element("div", { className: "progress", role: "progressbar", "aria-label": "progress" }, element("div"));
@@ -90,12 +90,12 @@ function state(row) {
   return cell;
 }
 
-function line(row) {
+function buildRow(row) {
   const before = lines.get(row.id);
   if (before && before.row === row) return before.made;
   const made = before?.made ?? element("tr");
   const focused = made.contains(document.activeElement) && document.activeElement.tagName;
-  made.replaceChildren(...cells(row));
+  made.replaceChildren(...buildCells(row));
   if (focused) made.querySelector(focused)?.focus();
   lines.set(row.id, { row, made });
   return made;
@@ -109,17 +109,17 @@ function show() {
   }
   const rows = filteredRows();
   const body = byId("table").tBodies[0];
-  const made = rows.slice(0, MAX_ROWS).map(line);
+  const made = rows.slice(0, MAX_ROWS).map(buildRow);
   if (made.length !== body.rows.length || made.some((one, position) => body.rows[position] !== one)) {
     body.replaceChildren(...made);
   }
   const cut = rows.length > MAX_ROWS ? ` (the first ${MAX_ROWS} are shown)` : "";
   byId("count").textContent = `${number(rows.length)} of ${number(known.runs.size)} runs${cut}`;
   byId("none").hidden = known.runs.size > 0;
-  buttons();
+  updateButtons();
 }
 
-function buttons() {
+function updateButtons() {
   for (const id of selected) if (!known.runs.has(id)) selected.delete(id);
   byId("compare").disabled = selected.size < 2;
   byId("compare").textContent = selected.size > 1 ? `Compare ${selected.size} runs` : "Compare (select two or more)";

@@ -12,7 +12,7 @@ const WORDS = {
 };
 
 // Merge the studies that have results with those that have a progress file.
-function all() {
+function mergeStudies() {
   const found = new Map(known.studies.map((study) => [study.name, { ...study }]));
   for (const row of known.progress) found.set(row.name, { ...found.get(row.name), name: row.name, progress: row });
   const running = (study) => study.progress?.status === "running";
@@ -103,7 +103,7 @@ function card(study) {
 }
 
 export function show() {
-  const studies = all();
+  const studies = mergeStudies();
   const list = byId("study-list");
   const made = studies.map(card);
   if (made.length !== list.children.length || made.some((one, position) => list.children[position] !== one)) {
@@ -113,7 +113,7 @@ export function show() {
 }
 
 // On the page of the runs: link to running studies.
-function notice() {
+function showRunningStudies() {
   const running = known.progress.filter((progress) => progress.status === "running");
   byId("active-studies").hidden = !running.length;
   byId("active-studies").replaceChildren(...running.map((progress) => element("p", {},
@@ -122,7 +122,7 @@ function notice() {
 
 export function begin() {
   listen((changed, changes) => {
-    if (changes.progress) notice();
+    if (changes.progress) showRunningStudies();
     if (!byId("studies").hidden) show();
   });
 }

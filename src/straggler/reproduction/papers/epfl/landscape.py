@@ -16,7 +16,7 @@ from straggler.sweeps.grid import Cell
 FILE = "landscapes.parquet"
 MOMENTA = (0.0, 0.5, 0.9, 0.95, 0.99)
 GRID, SAMPLES = 33, 1_000  # the report: 100 points along each axis, the whole test set
-# The path of momentum 0.99 is so long that the others are a point beside it.
+# The path of momentum 0.99 is so long that the others shrink to a point.
 VIEWS = {"five momenta": (), "without m = 0.99": ("m = 0.99",)}
 CAPTION = "Figures 1, 2 and 7: test loss around the paths of the momenta; three workers, one seed"
 
@@ -30,7 +30,7 @@ def compute_landscapes(
     report: Callable[[str], None],
     progress: Callable[[float, str], None],
 ) -> None:
-    """Compute the surfaces of which all five runs exist, unless the results have them already."""
+    """Compute each surface whose five runs all exist, unless the results have it already."""
     mine = [cell for cell in cells if cell.labels["table"] == "landscape"]
     for protocol in dict.fromkeys(str(cell.labels["protocol"]) for cell in mine):
         five = [cell for cell in mine if cell.labels["protocol"] == protocol]

@@ -47,8 +47,8 @@ def make_log_table(runs: pl.DataFrame) -> list[tuple[str, str]]:
         counting = some.filter(pl.col("converged") | ~pl.col("converged").any())
         rows.append([*map(str, key), *(format_fact(counting[fact].drop_nulls().mean()) for fact in LOGGED)])
         if key[2] == "as coded":
-            said = [some["source" if fact == "test_accuracy" else f"source_{fact}"][0] for fact in LOGGED]
-            rows.append([str(key[0]), str(key[1]), "source", *map(format_fact, said)])
+            source = [some["source" if fact == "test_accuracy" else f"source_{fact}"][0] for fact in LOGGED]
+            rows.append([str(key[0]), str(key[1]), "source", *map(format_fact, source)])
     columns = ["", "", "", *(fact.replace("_", " ") for fact in LOGGED)]
     caption = "The log of five workers: accuracies (%), losses, seconds on the machine"
     return [(caption, format_markdown_table(columns, rows))] if rows else []

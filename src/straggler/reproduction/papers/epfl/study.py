@@ -68,8 +68,8 @@ def make_settings(protocol: str, labels: Mapping[str, Any]) -> dict[str, Any]:
     momentum, optimizer = labels.get("momentum", 0.0), labels.get("optimizer", "sgd")
     shared = labels["split"] == "no split"  # six passes of each worker, a tenth of the data for validation
     # Without momentum and without a split, the protocols differ only in the unit of time: they share one run.
-    alike = table.startswith("log") and shared and optimizer == "sgd" and not momentum
-    seconds = COMPUTE[workers if coded or alike else 2]
+    is_shared_run = table.startswith("log") and shared and optimizer == "sgd" and not momentum
+    seconds = COMPUTE[workers if coded or is_shared_run else 2]
     settings: dict[str, Any] = {
         "dataset": "fashion-mnist",
         "model": labels.get("model", "lenet5"),
@@ -104,7 +104,7 @@ def make_delays(protocol: str, mode: str, seconds: float) -> list[str]:
 
 
 def is_rehearsed(labels: Labels) -> bool:
-    """Two workers of Table II as coded: both splits without delays, one slow worker with labels split."""
+    """Return whether a cell is in the rehearsal: Table II as coded with two workers and few delays."""
     place = (labels["table"], labels["protocol"], labels["workers"]) == ("II", "as coded", 2)
     mode, split = labels["mode"], labels["split"]
     return place and (mode in ("sync", "async") or (mode == "one" and split == "labels"))

@@ -11,7 +11,7 @@ from scipy import stats
 from straggler.analysis.figures.description import Axis, FigureSpec, Heatmap, HLine, Line, Mark, Panel
 from straggler.analysis.figures.matplotlib_renderer import write_figure
 from straggler.analysis.figures.throughput import build_speedup_figure
-from straggler.analysis.study_figures import cell_means, join_curves, make_line
+from straggler.analysis.study_figures import average_cells, join_curves, make_line
 from straggler.sweeps.summaries import read_series
 
 ORDER = ("dana", "dana-ga", "dc-asgd", "ga", "nag-asgd", "sa", "ssgd", "dana-sa")  # each has one colour
@@ -21,7 +21,7 @@ Drawn = tuple[FigureSpec, str]  # with its caption
 
 
 def draw_figures(runs: pl.DataFrame, results: Path) -> list[tuple[Path, str]]:
-    """Draw what the runs allow."""
+    """Draw the figures for which there are runs, and return their files and captions."""
     specs = [*describe_errors(runs), *describe_training(runs, read_series(results, "curves"))]
     map_runs, speeds = runs.filter(table="10"), runs.filter(table="12")
     specs = [describe_densities(), *specs, *([describe_map(map_runs)] if len(map_runs) else [])]
@@ -34,7 +34,7 @@ def draw_figures(runs: pl.DataFrame, results: Path) -> list[tuple[Path, str]]:
     return files
 
 
-def methods_in(runs: pl.DataFrame) -> list[tuple[int, str]]:
+def find_methods(runs: pl.DataFrame) -> list[tuple[int, str]]:
     """Return the methods of several workers, each with its place in the palette."""
     return [(place, method) for place, method in enumerate(ORDER) if method in set(runs["method"])]
 
@@ -65,7 +65,7 @@ def describe_error(runs: pl.DataFrame, kind: str) -> Panel:
     several, alone = runs.filter(pl.col("workers") > 1), runs.filter(method="sgd")["error"]
     marks: list[Mark] = [
         make_line(several.filter(method=method), "workers", "error", method, place, bars=True)
-        for place, method in methods_in(several)
+        for place, method in find_methods(several)
     ]
     marks += [HLine(float(alone.to_numpy().mean()), label="one worker")] if len(alone) else []
     sizes = sorted(set(several["workers"]))
@@ -114,14 +114,16 @@ def describe_curves(name: str, seen: pl.DataFrame, fact: str, title: str) -> Fig
     panels = []
     for network in seen["protocol"].unique().sort():
         mine = seen.filter(protocol=network)
-        lines = [make_line(mine.filter(method=m), "epochs", fact, m, place) for place, m in methods_in(mine)]
+        lines = [
+            make_line(mine.filter(method=m), "epochs", fact, m, place) for place, m in find_methods(mine)
+        ]
         panels.append(Panel(lines, Axis("epochs"), y, title=network))
     return FigureSpec(name, title, panels, size=(2.2 + 3.4 * len(panels), 3.8), legend="right", share_y=True)
 
 
 def describe_map(runs: pl.DataFrame) -> Drawn:
     """Return accuracy over learning rate and momentum, ours and the source's."""
-    means = cell_means(runs).join(
+    means = average_cells(runs).join(
         runs.select("row", "column", "momentum", "lr").unique(), on=["row", "column"]
     )
     momenta, rates = means["momentum"].unique().sort(descending=True), means["lr"].unique().sort()

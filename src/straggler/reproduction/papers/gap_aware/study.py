@@ -113,7 +113,7 @@ def make_throughput_cells() -> Iterator[Cell]:
 
 
 def is_rehearsed(labels: Labels) -> bool:
-    """The baseline, and four workers with some of the methods, of the first network."""
+    """Return whether a cell is in the rehearsal: the first network, one or four workers, some methods."""
     first = labels["protocol"] in ("lenet5, lr .05", "resnet20, CIFAR-10") and labels["table"] == "2"
     return first and labels["workers"] in (1, 4) and labels["method"] in REHEARSED
 
