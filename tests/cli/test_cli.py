@@ -1,4 +1,4 @@
-"""The command line: its contract, its exit codes, and what it says to wrong input."""
+"""The command line: options, the JSON summary, exit codes, and messages for invalid input."""
 
 import io
 import json
@@ -61,7 +61,7 @@ Command = Callable[..., Outcome]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to stand in, an empty cache, a wide terminal."""
+    """Change to an empty folder, with an empty cache and a wide terminal."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "cache"))
@@ -73,7 +73,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def straggler(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command in this process."""
+    """Return a function that runs the command in this process."""
 
     def command(*arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["straggler", *arguments])
@@ -89,7 +89,7 @@ def straggler(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return command
 
 
-# Every option of the contract: what is given beside it, its value, and what the experiment then says.
+# Every option: the other options of its test, its value, and the expected settings of the experiment.
 
 FLAGS: dict[str, tuple[list[str], str | None, dict[str, Any]]] = {
     "--dataset": ([], "mixture(samples=400)", {"dataset": "mixture(samples=400)"}),
@@ -121,13 +121,13 @@ FLAGS: dict[str, tuple[list[str], str | None, dict[str, Any]]] = {
     "--eval-every": ([], "0", {"eval_every": 0.0}),
     "--snapshots": ([], "2", {"snapshots": 2}),
     "--out": ([], "elsewhere/deep", {}),
-    "--config": ([], "given.toml", {"lr": 0.75}),
+    "--config": ([], "config.toml", {"lr": 0.75}),
     "--set": (["--set", "warmup=0.5"], "lr=0.25", {"lr": 0.25, "warmup": 0.5}),
     "--json": ([], None, {}),
 }
 BUDGETS = {"--epochs", "--updates", "--gradients", "--seconds"}
 
-# Every key of the contract, and what it holds.
+# Every key of the JSON summary, and the type of its value.
 KEYS: dict[str, type | tuple[type, ...]] = {
     "id": str,
     "test_accuracy": float,
@@ -154,10 +154,10 @@ KEYS: dict[str, type | tuple[type, ...]] = {
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-def test_every_flag_lands_in_the_experiment(flag: str, straggler: Command, here: Path) -> None:
-    beside, value, expected = FLAGS[flag]
-    Path("given.toml").write_text("lr = 0.75\n")
-    given = [flag, *beside] if value is None else [*beside, flag, value]
+def test_every_flag_sets_the_experiment(flag: str, straggler: Command, here: Path) -> None:
+    others, value, expected = FLAGS[flag]
+    Path("config.toml").write_text("lr = 0.75\n")
+    given = [flag, *others] if value is None else [*others, flag, value]
     quick = {"--dataset": "mixture(samples=300)", "--model": "linear", "--jobs": "1"}
     if not BUDGETS & set(given):
         quick["--updates"] = "5"
@@ -170,7 +170,7 @@ def test_every_flag_lands_in_the_experiment(flag: str, straggler: Command, here:
     assert (folder / done.summary["id"] / "summary.json").is_file()
 
 
-def test_the_last_line_is_the_contract(straggler: Command) -> None:
+def test_the_last_line_is_the_json_summary(straggler: Command) -> None:
     done = straggler("run", *DIGITS, "--lr", "0.05", "--epochs", "2", "--json")
     facts = done.summary
     assert done.code == 0
@@ -214,7 +214,7 @@ def test_the_ledger_balances(given: list[str], straggler: Command) -> None:
         assert facts["mean_staleness"] == pytest.approx(staleness.mean())
 
 
-def test_a_diverged_run_is_no_failure_and_valid_json(straggler: Command) -> None:
+def test_a_diverged_run_succeeds_with_valid_json(straggler: Command) -> None:
     done = straggler(
         "run", "--dataset", "quadratic", "--lr", "1e25", "--updates", "50", "--jobs", "1", "--json"
     )
@@ -225,10 +225,10 @@ def test_a_diverged_run_is_no_failure_and_valid_json(straggler: Command) -> None
     assert shown.code == 0 and "reported the loss" in shown.out
 
 
-def test_flags_win_over_set_and_set_over_the_file(straggler: Command) -> None:
-    Path("given.toml").write_text("lr = 0.1\nseed = 1\nworkers = 2\n")
+def test_flags_override_set_and_set_overrides_the_file(straggler: Command) -> None:
+    Path("config.toml").write_text("lr = 0.1\nseed = 1\nworkers = 2\n")
     done = straggler(
-        *("run", *QUICK, "--config", "given.toml", "--set", "seed=2", "--set", "workers=3"),
+        *("run", *QUICK, "--config", "config.toml", "--set", "seed=2", "--set", "workers=3"),
         *("--workers", "5", "--json"),
     )
     assert (done.settings["lr"], done.settings["seed"], done.settings["workers"]) == (0.1, 2, 5)
@@ -248,15 +248,15 @@ def test_flags_win_over_set_and_set_over_the_file(straggler: Command) -> None:
         (["--workers", "2"], {"workers": 2, "min_workers": None}),
     ],
 )
-def test_flags_win_over_all_that_they_stand_for_in_the_file_of_a_run(
+def test_flags_override_the_recorded_settings_that_they_stand_for(
     flags: list[str], expected: dict[str, Any], straggler: Command
 ) -> None:
     first = straggler("run", *QUICK, "--momentum", "0.5", "--workers", "3-4", "--json")
     file = str(first.record.path / "experiment.toml")
     again = straggler("run", "--config", file, *flags, "--jobs", "1", "--json")
     assert again.code == 0 and {key: again.settings.get(key) for key in expected} == expected
-    kept = [key for key in ("dataset", "model", "lr", "partition", "compute") if key not in expected]
-    assert [again.settings[key] for key in kept] == [first.settings[key] for key in kept]
+    unchanged = [key for key in ("dataset", "model", "lr", "partition", "compute") if key not in expected]
+    assert [again.settings[key] for key in unchanged] == [first.settings[key] for key in unchanged]
 
 
 def test_a_folder_may_have_any_name(straggler: Command) -> None:
@@ -268,23 +268,23 @@ def test_a_folder_may_have_any_name(straggler: Command) -> None:
 
 
 @pytest.mark.slow
-def test_a_landscape_beside_the_runs_is_no_run(straggler: Command) -> None:
+def test_a_folder_of_landscapes_is_skipped(straggler: Command) -> None:
     straggler("run", *QUICK, "--snapshots", "3", "--out", "l")
     for _ in range(2):
         there = [str(path) for path in sorted(Path("l").iterdir())]
         assert straggler("landscape", *there, "--grid", "2", "--samples", "20", "--jobs", "1").code == 0
     drawn = straggler("plot", "loss", *there)
-    assert drawn.code == 0 and "left out: l/landscapes holds no run" in drawn.err
+    assert drawn.code == 0 and "Skipping l/landscapes" in drawn.err
     alone = straggler("plot", "loss", "l/landscapes")
     assert alone.code == 2 and "is not a run" in alone.err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["accuracy", "error", "pareto", "heatmap"])
-def test_there_is_no_figure_of_an_accuracy_that_nobody_has(kind: str, straggler: Command) -> None:
+def test_figures_of_accuracy_require_an_accuracy(kind: str, straggler: Command) -> None:
     made = straggler("run", "--dataset", "quadratic", "--updates", "9", "--jobs", "1", "--json").record.path
     drawn = straggler("plot", kind, str(made))
-    assert drawn.code == 2 and "use plot loss" in drawn.err
+    assert drawn.code == 2 and "lot the loss" in drawn.err
     assert not Path(f"{kind}.png").exists()
 
 
@@ -303,17 +303,15 @@ def test_commands_to_copy_are_quoted(straggler: Command) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"), [("weights.safetensors", "cannot be read"), ("arrivals.parquet", "no arrivals")]
 )
-def test_a_record_that_is_not_whole_is_not_the_same_to_the_bit(
-    name: str, reason: str, straggler: Command
-) -> None:
+def test_replay_refuses_a_damaged_record(name: str, reason: str, straggler: Command) -> None:
     record = straggler("run", *QUICK, "--json").record
     file = record.path / name
     file.unlink() if name.startswith("arrivals") else file.write_bytes(file.read_bytes()[:100])
     done = straggler("replay", str(record.path))
-    assert done.code == 2 and reason in done.err and "to the bit" not in done.out
+    assert done.code == 2 and reason in done.err and "identical" not in done.out
 
 
-def test_everything_of_a_curve_is_shown_on_a_narrow_terminal(
+def test_show_prints_the_whole_curve_on_a_narrow_terminal(
     straggler: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = straggler(
@@ -327,12 +325,12 @@ def test_everything_of_a_curve_is_shown_on_a_narrow_terminal(
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_pieces_win_over_the_method(straggler: Command) -> None:
+def test_components_override_the_method(straggler: Command) -> None:
     done = straggler("run", *QUICK, "--method", "ssgd", "--optimizer", "adamw", "--json")
     assert (done.settings["policy"], done.settings["optimizer"]) == ("synchronous", "adamw")
 
 
-def test_set_reads_values_as_toml_does(straggler: Command) -> None:
+def test_set_parses_values_as_toml(straggler: Command) -> None:
     laws = '["constant(1)", {name = "gaussian", mean = 3, std = 0.5}]'
     done = straggler("run", *QUICK, "--set", f"delay={laws}", "--set", "partition=shards(3)", "--json")
     assert done.settings["delay"] == ["constant(seconds=1.0)", "gaussian(mean=3.0, std=0.5)"]
@@ -345,12 +343,12 @@ def test_set_reads_values_as_toml_does(straggler: Command) -> None:
         ["--momentum", "0.9", "--nesterov"],
         ["--optimizer", "adam", "--schedule", "exponential(gamma=0.9)", "--warmup", "0.5"],
         ["--method", "ssgd", "--delay", "on-off(0.1, 0.2, 5, workers=[0])", "--partition", "shards"],
-        ["--dataset", "quadratic(noise=0.1)", "--model", "lenet5"],  # as if none was given
+        ["--dataset", "quadratic(noise=0.1)", "--model", "lenet5"],  # the default model is ignored
     ],
     ids=" ".join,
 )
-def test_a_record_is_a_config(given: list[str], straggler: Command) -> None:
-    """experiment.toml alone says it all: the same id, the same weights."""
+def test_a_recorded_experiment_is_a_configuration(given: list[str], straggler: Command) -> None:
+    """experiment.toml determines the run: the same id, the same weights."""
     first = straggler("run", *QUICK, *given, "--json")
     file = str(first.record.path / "experiment.toml")
     again = straggler("run", "--config", file, "--jobs", "1", "--out", "again", "--json")
@@ -364,11 +362,11 @@ def times_of(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != ".lock"}
 
 
-def test_a_run_that_exists_is_not_run_twice(straggler: Command) -> None:
+def test_identical_runs_are_cached(straggler: Command) -> None:
     first = straggler("run", *QUICK, "--json")
     before = times_of(first.record.path)
     second = straggler("run", *QUICK, "--json")
-    assert second.summary == first.summary  # host seconds and all
+    assert second.summary == first.summary  # including the host seconds
     assert times_of(first.record.path) == before
     third = straggler("run", *QUICK, "--force", "--json")
     assert times_of(first.record.path)["summary.json"] > before["summary.json"]
@@ -376,27 +374,27 @@ def test_a_run_that_exists_is_not_run_twice(straggler: Command) -> None:
     assert third.summary["host_seconds"] != first.summary["host_seconds"]
 
 
-def test_what_does_not_determine_a_run_is_not_in_its_id(straggler: Command) -> None:
+def test_the_id_ignores_settings_that_do_not_change_the_run(straggler: Command) -> None:
     first = straggler("run", *QUICK, "--json").summary
     assert straggler("run", *QUICK, "--method", "asgd", "--json").summary["id"] == first["id"]
     assert straggler("run", *QUICK, "--out", "other", "--json").summary["id"] == first["id"]
     assert straggler("run", *QUICK, "--seed", "1", "--json").summary["id"] != first["id"]
 
 
-def test_a_record_that_was_moved_is_found_where_it_is(straggler: Command) -> None:
+def test_a_moved_record_is_found(straggler: Command) -> None:
     straggler("run", *QUICK, "--json")
     Path("runs").rename("moved")
     again = straggler("run", *QUICK, "--out", "moved", "--json")
     assert again.record.path.parent == Path("moved")
 
 
-def test_without_json_people_can_read_it(straggler: Command) -> None:
+def test_without_json_the_result_is_a_table(straggler: Command) -> None:
     done = straggler("run", *DIGITS, "--updates", "5")
     assert done.code == 0
     assert "test accuracy" in done.out and "straggler show runs/" in done.out
 
 
-# Wrong input: one line with the value, the rule and the remedy; exit 2; nothing left.
+# Invalid input: one line with the value, the rule and the remedy; exit code 2; no files are left.
 
 BAD: dict[str, tuple[list[str], list[str]]] = {
     "unknown method": (["--method", "asdg"], ["'asdg'", "Unknown method", "Did you mean 'asgd'"]),
@@ -427,17 +425,20 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "negative delay": (["--delay", "constant(-1)"], ["seconds", "-1", "greater than or equal to 0"]),
     "negative delay, second": (["--delay", "constant(1)", "--delay", "constant(-2)"], ["delay.1", "-2"]),
     "negative compute": (["--compute", "gaussian(-1, 1)"], ["mean", "-1", "greater than or equal to 0"]),
-    "delay of nobody": (["--delay", "constant(1, workers=[9])"], ["worker 9 does not exist", "0 to 3"]),
-    "no time at all": (["--compute", "constant(0)"], ["gives 0.0 seconds", "positive"]),
+    "delay of a missing worker": (
+        ["--delay", "constant(1, workers=[9])"],
+        ["worker 9 does not exist", "0 to 3"],
+    ),
+    "compute time of 0": (["--compute", "constant(0)"], ["gives 0.0 seconds", "positive"]),
     "step of 0": (["--schedule", "step(step_size=0)"], ["fails after 0 epochs", "Change its numbers"]),
     "rate of inf": (
         ["--schedule", "exponential(gamma=1e999)", "--epochs", "3"],
         ["learning rate inf"],
     ),
-    "words for epochs": (["--schedule", "multistep(milestones=[a])"], ["only numbers"]),
-    "cluster for one": (["--address", "1.2.3.4:5"], ["requires engine='ray'", "simulator"]),
-    "resources of none": (["--worker-resources", "CPU=2"], ["requires engine='ray'", "simulator"]),
-    "never saved": (["--checkpoint-every", "abc"], ["checkpoint_every", "'abc'", "60s"]),
+    "text for epochs": (["--schedule", "multistep(milestones=[a])"], ["only numbers"]),
+    "address without ray": (["--address", "1.2.3.4:5"], ["requires engine='ray'", "simulator"]),
+    "resources without ray": (["--worker-resources", "CPU=2"], ["requires engine='ray'", "simulator"]),
+    "invalid checkpoint interval": (["--checkpoint-every", "abc"], ["checkpoint_every", "'abc'", "60s"]),
     "a name too long": (["--out", "x" * 300], ["File name too long", "Choose a file or folder"]),
     "two budgets": (["--epochs", "1", "--seconds", "9"], ["epochs and seconds", "one budget"]),
     "no budget at all": (["--epochs", "0"], ["epochs", "0.0", "greater than 0"]),
@@ -550,7 +551,7 @@ def test_a_folder_that_cannot_be_written(folder: str, straggler: Command) -> Non
 
 
 def broken_mnist(folder: Path, size: int | None, fill: bytes = b"") -> None:
-    """MNIST's files with `size` bytes of black images, or with something else altogether."""
+    """MNIST's files with `size` bytes of black images, or with other content."""
     folder.mkdir()
     for part, count in (("train", 60_000), ("t10k", 10_000)):
         images = folder / f"{part}-images-idx3-ubyte"
@@ -645,7 +646,9 @@ def test_a_duration_that_cannot_be_fails_the_run(straggler: Command) -> None:
     assert straggler("show", str(folder)).code == 0
 
 
-def test_an_unexpected_failure_shows_where(straggler: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_failure_prints_a_traceback(
+    straggler: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: Any) -> None:
         raise ZeroDivisionError("in the middle")
 
@@ -661,7 +664,7 @@ def test_an_unexpected_failure_shows_where(straggler: Command, monkeypatch: pyte
     assert straggler("run", *QUICK, "--json").summary["status"] == "finished"  # a failed run is run again
 
 
-def test_ctrl_c_says_where_the_record_is(straggler: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_prints_the_folder_of_the_record(straggler: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def press(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -671,9 +674,24 @@ def test_ctrl_c_says_where_the_record_is(straggler: Command, monkeypatch: pytest
     assert done.code == 130
     assert done.err.startswith("error: interrupted. The run so far is in ")
     assert Record(folder).summary["status"] == "interrupted"
+    assert done.err.rstrip().endswith(f"straggler resume runs/{folder.name}")
 
 
-# Looking.
+def test_the_resume_command_of_custom_code_has_trust(
+    straggler: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    Path("custom.py").write_bytes(BAD_FILES["custom.py"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Budget, "reached", press)
+        done = straggler("run", *QUICK, "--policy", "./custom.py:Quorum")
+    (folder,) = Path("runs").iterdir()
+    assert done.code == 130 and done.err.rstrip().endswith(f"straggler resume runs/{folder.name} --trust")
+
+
+# Commands that show something.
 
 
 CATALOGUES = {name: [row[0] for row in table["rows"]] for name, table in read_listing().items()}
@@ -705,7 +723,7 @@ def test_list_prints_settings_as_they_are_written(straggler: Command) -> None:
     assert "seconds, workers=None" in straggler("list", "delays").out
 
 
-def test_list_of_something_else(straggler: Command) -> None:
+def test_list_suggests_a_catalogue(straggler: Command) -> None:
     check_refusal(straggler("list", "modles"), ["'modles'", "Did you mean 'models'"])
 
 
@@ -729,13 +747,13 @@ def test_show_by_folder_and_by_id(straggler: Command) -> None:
 
 
 @pytest.mark.parametrize("run", ["absent", "/absent/run", "**", "../*", "runs"])
-def test_show_of_nothing(run: str, straggler: Command) -> None:
+def test_show_refuses_what_is_not_a_run(run: str, straggler: Command) -> None:
     straggler("run", *QUICK)
     needles = ["not a run"] if run == "runs" else [repr(run), "No run starts", "Pass its folder", "--runs"]
     check_refusal(straggler("show", run), needles)
 
 
-def test_show_of_several(straggler: Command) -> None:
+def test_show_refuses_an_ambiguous_id(straggler: Command) -> None:
     ids = [straggler("run", *QUICK, "--seed", str(seed), "--json").summary["id"] for seed in range(20)]
     shared = next(first for first in "0123456789abcdef" if sum(i.startswith(first) for i in ids) > 1)
     check_refusal(straggler("show", shared), [repr(shared), "more of its id"])
@@ -747,7 +765,9 @@ def test_show_of_a_damaged_record(straggler: Command) -> None:
     check_refusal(straggler("show", str(record.path)), ["curve.parquet", "cannot be read", "--force"])
     (record.path / "summary.json").write_text("{")
     check_refusal(straggler("show", str(record.path)), ["summary.json", "cannot be read"])
-    assert straggler("run", *QUICK, "--json").summary["status"] == "finished"  # and mended by running again
+    assert (
+        straggler("run", *QUICK, "--json").summary["status"] == "finished"
+    )  # running again repairs the record
 
 
 def test_data_with_an_empty_cache(straggler: Command, here: Path) -> None:
@@ -761,7 +781,7 @@ def test_data_with_an_empty_cache(straggler: Command, here: Path) -> None:
     check_refusal(straggler("data", "mnistt"), ["'mnistt'", "Did you mean 'mnist'"])
 
 
-def test_data_that_are_damaged_are_not_there(straggler: Command, here: Path) -> None:
+def test_data_reports_damaged_files(straggler: Command, here: Path) -> None:
     folder = here.parent / "cache" / "mnist"
     folder.mkdir(parents=True)
     (folder / "train-images.npy").write_bytes(b"half")
@@ -790,7 +810,7 @@ def test_the_version(straggler: Command) -> None:
 
 
 @pytest.mark.parametrize("command", [["--help"], ["list"], ["cite", "ga"], ["show"], ["--version"]])
-def test_commands_that_only_look_do_not_import_torch(command: list[str], straggler: Command) -> None:
+def test_commands_that_only_show_do_not_import_torch(command: list[str], straggler: Command) -> None:
     if command == ["show"]:
         command = ["show", str(straggler("run", *DIGITS, "--epochs", "1", "--json").record.path)]
     code = (
@@ -824,7 +844,7 @@ def test_a_terminal_shows_a_bar() -> None:
     assert "100%" in seen and "loss 1.234" in seen and "a remark [in brackets]" in seen
 
 
-def test_without_a_terminal_there_are_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_progress_is_printed_as_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bar_text(terminal=False) == "title: a remark [in brackets]\n"
     monkeypatch.setattr(progress, "LINE_SECONDS", -1.0)
     _, first, second = bar_text(terminal=False).splitlines()
@@ -832,13 +852,13 @@ def test_without_a_terminal_there_are_lines_now_and_then(monkeypatch: pytest.Mon
     assert second == "title: 100%  12 s  loss 1.234  τ 2.5"
 
 
-# The installed command, as a process of its own.
+# The installed command, in a separate process.
 
 LONG = ["run", "--dataset", "digits", "--model", "mlp", "--epochs", "1000000", "--eval-every", "0", "--json"]
 
 
 def living(group: int) -> list[str]:
-    """Processes of a group that have not ended (a zombie has)."""
+    """Return the processes of a group that have not ended; a zombie has."""
     listed = subprocess.run(["ps", "-eo", "pgid=,stat=,args="], capture_output=True, text=True, check=True)
     rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
     return [" ".join(row) for row in rows if row[0] == str(group) and not row[1].startswith("Z")]
@@ -847,13 +867,13 @@ def living(group: int) -> list[str]:
 def wait_for(happened: Callable[[], object], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not happened():
-        assert time.monotonic() < end, "it never happened"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.05)
 
 
 @pytest.fixture
 def running(here: Path) -> Iterator[subprocess.Popen[str]]:
-    """A long run on two processes, at work and with something on disk."""
+    """Start a long run on two processes and wait until it has written arrivals."""
     process = subprocess.Popen(
         [SCRIPT, *LONG, "--jobs", "2"],
         stdout=subprocess.PIPE,
@@ -928,7 +948,7 @@ def test_sigkill_leaves_a_readable_record(running: subprocess.Popen[str], stragg
     check_refusal(refused, ["is being written by another process", "wait for it", "--out"])
     os.kill(running.pid, signal.SIGKILL)
     running.communicate(timeout=30)
-    wait_for(lambda: not living(running.pid), 10)  # its processes notice
+    wait_for(lambda: not living(running.pid), 10)  # its child processes exit too
     record = the_record()
     assert record.summary["status"] == "running"
     assert len(record.arrivals) > 0 and record.arrivals["loss"].null_count() == 0
