@@ -144,9 +144,8 @@ def format_latex_table(caption: str, columns: list[str], rows: list[list[str]], 
 def escape_latex(text: str) -> str:
     for sign, written in SIGNS.items():
         text = text.replace(sign, written)
-    return (
-        "{}" + text if text.startswith("[") else text
-    )  # or LaTeX takes it for an argument of the row before
+    # LaTeX would take a bracket for an argument of the row before.
+    return "{}" + text if text.startswith("[") else text
 
 
 def build_time_rows(

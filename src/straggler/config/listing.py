@@ -8,21 +8,15 @@ import json
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 LISTING_FILE = Path(__file__).with_suffix(".json")
+Listing = dict[str, dict[str, list[Any]]]  # columns and rows by catalogue
 
 
-class CatalogueListing(TypedDict):
-    """One catalogue as a table."""
-
-    columns: list[str]
-    rows: list[list[str]]
-
-
-def read_listing() -> dict[str, CatalogueListing]:
+def read_listing() -> Listing:
     """Return all catalogues, with the entries that installed packages register."""
-    listing: dict[str, CatalogueListing] = json.loads(LISTING_FILE.read_text(encoding="utf-8"))
+    listing: Listing = json.loads(LISTING_FILE.read_text(encoding="utf-8"))
     for name, table in listing.items():
         known = {row[0] for row in table["rows"]}
         table["rows"] += [
@@ -33,7 +27,7 @@ def read_listing() -> dict[str, CatalogueListing]:
     return listing
 
 
-def build_listing() -> dict[str, CatalogueListing]:
+def build_listing() -> Listing:
     """Return the built-in entries of all catalogues; this imports all of them."""
     from straggler.algorithms.corrections import CORRECTIONS
     from straggler.algorithms.methods import METHODS
@@ -53,7 +47,7 @@ def build_listing() -> dict[str, CatalogueListing]:
         [name, entry.__name__.replace("<lambda>", "none")] for name, entry in available_schedules().items()
     ]
     catalogues = (POLICIES, CORRECTIONS, OPTIMIZERS, DELAYS, PARTITIONS, MODELS, PROBLEM_DATA)
-    listing: dict[str, CatalogueListing] = {
+    listing: Listing = {
         "methods": {
             "columns": ["method", "policy × correction × optimizer", "what it does", "paper"],
             "rows": methods,

@@ -137,23 +137,15 @@ def parse_entry(value: object, catalogue: Catalogue[E]) -> E:
         expected = f"a {what} is text such as {next(iter(catalogue.built_in))!r}, or a {kind.__name__} object"
         raise ValueError(f"{value!r} is not a {what}: {expected}")
     if is_import_string(name):
-        return build_imported_entry(name, positional, settings, catalogue)
-    if name not in catalogue:
+        entry = import_object(name, positional, settings).target
+        if not (isinstance(entry, type) and issubclass(entry, kind)):
+            rule = f"it must be a subclass of {kind.__module__}.{kind.__name__}"
+            raise ValueError(f"{name} is not a {what}: {rule}")
+    elif name in catalogue:
+        entry = catalogue[name]
+    else:
         raise ValueError(f"Unknown {what} {name!r}. {suggest_name(name, catalogue)}")
-    return build_entry(catalogue[name], positional, settings)
-
-
-def build_imported_entry(
-    text: str, positional: list[Any], settings: dict[str, Any], catalogue: Catalogue[E]
-) -> E:
-    """Import a custom class and build the entry."""
-    found = import_object(text, positional, settings)
-    kind, target = catalogue.kind, found.target
-    if isinstance(target, type) and issubclass(target, kind):
-        return build_entry(target, positional, settings)
-    raise ValueError(
-        f"{text} is not a {catalogue.what}: it must be a subclass of {kind.__module__}.{kind.__name__}"
-    )
+    return build_entry(entry, positional, settings)
 
 
 def is_custom(entry: type[CatalogueEntry]) -> bool:

@@ -115,9 +115,8 @@ class RayEngine(RealTimeEngine):
         self._dtype, self._uses_store = x.dtype, x.nbytes > MAX_BYTES_IN_PIECES
         self._pieces = 1 if self._uses_store else -(-x.nbytes // PIECE_BYTES)
         self._slots: dict[int, ActorSlot] = {}
-        self._delayed: dict[
-            int, tuple[float, Gradient, float]
-        ] = {}  # time of arrival, gradient, compute time
+        # By worker: time of arrival, gradient, compute time.
+        self._delayed: dict[int, tuple[float, Gradient, float]] = {}
         self._models: list[tuple[Tensor, Any]] = []  # models in the object store
         self._connection: RayConnection | None = None
         self._connection = RayConnection(self._address, self.workers, self._resources)

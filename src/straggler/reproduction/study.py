@@ -1,8 +1,6 @@
 """Studies: a folder with a grid of experiments, the source's numbers, its tables and claims, and notes."""
 
 import importlib
-import importlib.util
-import sys
 import tomllib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +12,7 @@ from typing import Any, Literal
 import polars as pl
 
 from straggler.analysis.study_tables import CHANCE
+from straggler.config.imports import load_file
 from straggler.config.registry import InputError, suggest_name
 from straggler.reproduction.claims import ClaimFile, read_claims
 from straggler.reproduction.contrasts import Contrasts
@@ -208,8 +207,11 @@ def load_study(name: str) -> Study:
     """
     if name in list_builtin_studies():
         found: Any = importlib.import_module(f"{__package__}.papers.{name.replace('-', '_')}.study").STUDY
-    elif (Path(name) / "study.py").is_file():
-        found = execute_study(Path(name) / "study.py")
+    elif (file := Path(name) / "study.py").is_file():
+        try:
+            found = getattr(load_file(file), "STUDY", None)
+        except ValueError as error:
+            raise InputError(str(error)) from error
         found = replace(found, argument=name) if isinstance(found, Study) else found
     elif registered := entry_points(group=ENTRY_POINTS, name=name):
         found = next(iter(registered)).load()
@@ -220,17 +222,3 @@ def load_study(name: str) -> Study:
     if not isinstance(found, Study):
         raise InputError(f"{name}: STUDY must be a straggler.reproduction.Study, got {found!r}.")
     return found
-
-
-def execute_study(file: Path) -> Any:
-    """Execute a study.py and return its STUDY."""
-    name = f"straggler_study_{file.resolve().parent.name}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None  # the name ends with .py
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look it up
-    try:
-        spec.loader.exec_module(module)
-        return module.STUDY
-    except Exception as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise InputError(f"{file}{line}: {type(error).__name__}: {error}") from error

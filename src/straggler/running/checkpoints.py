@@ -6,7 +6,6 @@ Reading a checkpoint executes no code: only registered state classes are constru
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from straggler.core import Arrival, Gradient, Job
 from straggler.core.buffers import BufferAverage
+from straggler.core.interfaces import as_dict
 from straggler.core.server import Ledger, Server, ServerState
 from straggler.record import RecordError
 from straggler.running.atomic_files import replace_atomically
@@ -119,7 +119,7 @@ def encode_value(value: Any, tensors: dict[int, tuple[int, Tensor]]) -> Any:
         parts = (value.job, value.started, value.time, value.samples, value.gradient)
         return {"Arrival": encode_value(parts, tensors)}
     if type(value) in STATE_CLASSES.values():
-        return {type(value).__name__: encode_value(list_attributes(value), tensors)}
+        return {type(value).__name__: encode_value(as_dict(value), tensors)}
     raise TypeError(f"a checkpoint cannot hold {type(value).__name__}")
 
 
@@ -140,21 +140,7 @@ def decode_value(value: Any, tensors: dict[int, Tensor]) -> Any:
     if kind == "Arrival":
         job, started, time, samples, gradient = content
         return Arrival(job, started, time, samples, lambda job: gradient)
-    return rebuild_object(STATE_CLASSES[kind], content)
-
-
-def list_attributes(value: Any) -> dict[str, Any]:
-    if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    return dict(vars(value))
-
-
-def rebuild_object(kind: type, content: dict[str, Any]) -> Any:
-    if is_dataclass(kind):
-        return kind(**content)
-    thing: Any = object.__new__(kind)
-    vars(thing).update(content)
-    return thing
+    return STATE_CLASSES[kind](**content)
 
 
 def check_checkpointable(server: Server) -> None:

@@ -15,12 +15,7 @@ from straggler.timing.laws import Gamma, Law
 
 MIN_JOBS = 20  # jobs of each worker that a fit needs
 MIN_DIFFERENCE = 0.02  # relative difference between workers from which a slower worker gets its own delay
-IRRELEVANT_KEYS = (
-    "dataset",
-    "model",
-    "loss",
-    "partition",
-)  # the compute time is measured
+IRRELEVANT_KEYS = ("dataset", "model", "loss", "partition")  # the compute time is measured
 DIGITS = 6  # microseconds
 
 

@@ -243,9 +243,7 @@ def is_number(value: Any) -> bool:
 
 def format_mean(values: Sequence[float], digits: int = 2) -> str:
     """Return the mean, with a confidence interval from three values on."""
-    if len(values) > 2:
-        return format_interval(values, digits)
-    return format_number(sum(values) / len(values), digits) if values else "–"
+    return format_interval(values, digits) if values else "–"
 
 
 def format_accuracy(runs: Sequence[RunFacts]) -> str:

@@ -119,10 +119,9 @@ class RunIndex:
         unique = list(dict.fromkeys(names))
         if not unique:
             raise RecordError("No run is selected. Pass its id as ?id=…")
-        note = f"Only the first {MAX_COMPARED} of {len(unique)} runs are shown."
-        return [self.open_run(name)[1] for name in unique[:MAX_COMPARED]], [note][
-            : len(unique) > MAX_COMPARED
-        ]
+        limit = f"Only the first {MAX_COMPARED} of {len(unique)} runs are shown."
+        notes = [limit] if len(unique) > MAX_COMPARED else []
+        return [self.open_run(name)[1] for name in unique[:MAX_COMPARED]], notes
 
     def render_runs(self, names: Sequence[str], complete: bool) -> str:
         """Return figures, summary and commands of runs as JSON; `complete` adds the slow figures."""

@@ -229,7 +229,6 @@ class FigureSpec:
     size: tuple[float, float] = (6.5, 4.0)  # inches on paper
     height: int = 360  # pixels on a page
     legend: Literal["auto", "below", "right", "none"] = "auto"
-    share_x: bool = False
     share_y: bool = False
     height_ratios: Sequence[float] = ()  # of the rows of panels
 

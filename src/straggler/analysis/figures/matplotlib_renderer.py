@@ -53,8 +53,8 @@ def draw_figure(
         grid = figure.add_gridspec(rows, columns, height_ratios=spec.height_ratios or None)
         for (row, column), panel in zip(places, panels, strict=True):
             first = every[0] if every else None
-            shared = {"sharex": first if spec.share_x else None, "sharey": first if spec.share_y else None}
-            more: dict[str, Any] = {"projection": "3d"} if panel.z else shared
+            more: dict[str, Any] = {"sharey": first if spec.share_y else None}
+            more = {"projection": "3d"} if panel.z else more
             axes = figure.add_subplot(grid[row, column : column + panel.span], **more)
             every.append(axes)
             draw_panel(axes, panel)
@@ -66,16 +66,16 @@ def draw_figure(
     return figure
 
 
-def write_figure(spec: d.FigureSpec, path: Path, view: str | None = None, dpi: int = 150) -> Path:
+def write_figure(spec: d.FigureSpec, path: Path) -> Path:
     """Render a figure and write it in the format of the path's suffix."""
-    return save_figure(draw_figure(spec, view), path, dpi)
+    return save_figure(draw_figure(spec), path)
 
 
-def save_figure(figure: Figure, path: Path, dpi: int = 150) -> Path:
+def save_figure(figure: Figure, path: Path) -> Path:
     """Write a figure; if that fails, the file stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_atomically(path) as temporary, mpl.rc_context(STYLE):
-        figure.savefig(temporary, dpi=dpi, format=path.suffix.removeprefix("."))
+        figure.savefig(temporary, dpi=150, format=path.suffix.removeprefix("."))
     return path
 
 
