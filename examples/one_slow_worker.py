@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from straggler import Experiment, Record
-from straggler.analysis.figures.comparison import build_comparison_figure
 from straggler.analysis.figures.matplotlib_renderer import write_figure
+from straggler.analysis.figures.plot import build_comparison_figure
 from straggler.analysis.tables import build_table, format_number
 from straggler.running.progress import ProgressBar
 

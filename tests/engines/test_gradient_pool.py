@@ -233,8 +233,8 @@ def test_a_memory_mapped_array_is_sent_by_name_and_a_view_of_it_by_value(tmp_pat
     np.save(tmp_path / "big.npy", np.arange(1_000_000, dtype=np.int64))
     mapped = np.load(tmp_path / "big.npy", mmap_mode="r")
     for array in (mapped, mapped[1000:], mapped[::2]):
-        payload, shared = pack_shared({"array": array})
-        assert len(payload) < 10_000
-        assert np.array_equal(pickle.loads(payload)["array"], array)
-        for memory in shared:
+        packed = pack_shared({"array": array})
+        assert len(packed[0].bytes) < 10_000
+        assert np.array_equal(pickle.loads(packed[0].bytes)["array"], array)
+        for memory in packed:
             memory.close()

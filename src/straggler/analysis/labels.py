@@ -8,10 +8,14 @@ from typing import Any, Protocol, TypeVar
 
 import polars as pl
 
+from straggler.algorithms.corrections import parse_correction
 from straggler.algorithms.methods import METHODS
-from straggler.config.registry import parse_call
-from straggler.config.settings import COMPONENTS, OPTIMIZER_SHORTCUTS, parse_method
+from straggler.algorithms.optimizers import OPTIMIZERS
+from straggler.algorithms.policies import POLICIES
+from straggler.config.registry import parse_call, parse_entry
 
+COMPONENTS = ("policy", "correction", "optimizer")
+OPTIMIZER_SETTINGS = ("momentum", "nesterov", "weight_decay")
 NEVER_SHOWN = ("method", "eval_every", "train_metrics", "snapshots")  # the last three only affect measuring
 Settings = Mapping[str, Any]
 
@@ -39,8 +43,11 @@ def methods_by_components() -> dict[tuple[str, ...], str]:
     """Return the names of METHODS by their components, as a record writes them."""
     found: dict[tuple[str, ...], str] = {}
     for name, method in METHODS.items():
+        policy = parse_entry(method.policy, POLICIES)
+        optimizer = parse_entry(method.optimizer, OPTIMIZERS)
+        components = (str(policy), str(parse_correction(method.correction)), str(optimizer))
         if not method.single:
-            found.setdefault(tuple(map(str, parse_method(name).values())), name)
+            found.setdefault(components, name)
     return found
 
 
@@ -63,7 +70,7 @@ def name_method(settings: Settings) -> str:
 
 def remove_optimizer_settings(text: str) -> str:
     """Return `sgd` for `sgd(momentum=0.9)`; other arguments stay."""
-    keys = "|".join(OPTIMIZER_SHORTCUTS)
+    keys = "|".join(OPTIMIZER_SETTINGS)
     return re.sub(rf"\b({keys})=[^,)]*(, )?", "", text).removesuffix("()").replace(", )", ")")
 
 
@@ -81,7 +88,7 @@ def expand_settings(settings: Settings) -> dict[str, Any]:
         except ValueError:  # a custom component or a chain of corrections
             continue
         found |= {component: name, **arguments}
-    return {key: value for key, value in found.items() if value or key not in OPTIMIZER_SHORTCUTS}
+    return {key: value for key, value in found.items() if value or key not in OPTIMIZER_SETTINGS}
 
 
 def find_differences(every: Sequence[Settings], hidden: Sequence[str] = ()) -> dict[str, set[str]]:
@@ -94,7 +101,7 @@ def find_differences(every: Sequence[Settings], hidden: Sequence[str] = ()) -> d
     for key in dict.fromkeys(
         key for settings in expanded for key in settings if key not in ("seed", *hidden)
     ):
-        of_component = key in (*COMPONENTS, *OPTIMIZER_SHORTCUTS) or not any(key in one for one in every)
+        of_component = key in (*COMPONENTS, *OPTIMIZER_SETTINGS) or not any(key in one for one in every)
         values: dict[str, set[str]] = {}
         for settings, method in zip(expanded, methods, strict=True):
             values.setdefault(method if of_component else "", set()).add(repr(settings.get(key)))

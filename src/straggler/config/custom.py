@@ -12,6 +12,7 @@ from straggler.config.fingerprints import fingerprint
 from straggler.config.imports import IMPORTED, import_object, is_import_string
 from straggler.config.registry import (
     CUSTOM_MARK,
+    OLD_MARK,
     CatalogueEntry,
     InputError,
     build_entry,
@@ -134,9 +135,6 @@ def call_for_data(target: Any, positional: list[Any], settings: dict[str, Any]) 
 def list_custom_objects(settings: dict[str, Any]) -> list[str]:
     """Return the recorded settings that were Python objects, which text cannot recreate."""
     return [key for key, value in settings.items() if CUSTOM_MARK in str(value) or OLD_MARK in str(value)]
-
-
-OLD_MARK = "[given "  # in records of version 0.1
 
 
 def mark_as_custom(name: str, content: Any) -> str:

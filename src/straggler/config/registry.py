@@ -14,8 +14,8 @@ from pydantic.fields import FieldInfo
 
 from straggler.config.imports import IMPORTED, import_object, is_import_string
 
-GIVEN = "[given "
 CUSTOM_MARK = " [custom "  # follows the name of a Python object in text; its fingerprint comes after it
+OLD_MARK = "[given "  # the same in records of version 0.1
 
 
 class InputError(ValueError):
@@ -130,7 +130,7 @@ def parse_entry(value: object, catalogue: Catalogue[E]) -> E:
         settings, positional = dict(value), list[Any]()
         name = str(settings.pop("name", ""))
     elif isinstance(value, str):
-        if CUSTOM_MARK in value or GIVEN in value:
+        if CUSTOM_MARK in value or OLD_MARK in value:
             raise ValueError(f"{what} {value!r} was a Python object, which text cannot recreate")
         name, positional, settings = parse_call(value)
     else:

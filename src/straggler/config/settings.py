@@ -31,11 +31,7 @@ from straggler.timing import Law
 
 BUDGETS = ("epochs", "updates", "gradients", "seconds")
 COMPONENTS = ("policy", "correction", "optimizer")
-OPTIMIZER_SHORTCUTS = (
-    "momentum",
-    "nesterov",
-    "weight_decay",
-)  # settings of the optimizer with their own keys
+OPTIMIZER_SHORTCUTS = ("momentum", "nesterov", "weight_decay")  # settings that have keys of their own
 MAX_WORKERS = 1_000_000
 PROBLEM_DATA: Catalogue[Any] = Catalogue(
     "data set",

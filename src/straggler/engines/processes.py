@@ -26,23 +26,20 @@ class ProcessEngine(RealTimeEngine):
         self._selector = DefaultSelector()
         self._children: dict[int, ChildProcess] = {}
         self._unsent: set[int] = set()  # workers whose newest job is not sent yet
-        self._memory: list[SharedMemory] = []  # the packed problem, then its large arrays
+        self._packed: list[SharedMemory] = []  # the problem
         x, buffers = self.problem.initial_model()
         self._layout = SlotLayout(x.numel(), buffers.numel(), x.dtype)
-        payload, shared = pack_shared(self.problem)
-        self._memory = [SharedMemory(len(payload)), *shared]
-        self._memory[0].bytes[: len(payload)] = payload
+        self._packed = pack_shared(self.problem)
 
     def close(self) -> None:
         for child in self._children.values():
             child.close()
-        for memory in self._memory:
+        for memory in self._packed:
             memory.close()
         self._selector.close()
 
     def _start_worker(self, worker: int) -> None:
-        problem, *shared = self._memory
-        child = ChildProcess(run_worker, problem, [memory.fd for memory in shared], self._layout, SLOTS)
+        child = ChildProcess(run_worker, self._packed, self._layout, SLOTS)
         self._selector.register(child.connection, EVENT_READ, worker)
         self._children[worker] = child
         self._unsent.discard(worker)

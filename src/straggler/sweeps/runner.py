@@ -2,13 +2,11 @@
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Literal
 
 from rich.console import Console
@@ -16,6 +14,7 @@ from rich.console import Console
 from straggler.config.registry import InputError
 from straggler.record import find_finished_record
 from straggler.running.progress import ProgressBar
+from straggler.running.signals import handling_signals
 from straggler.sweeps.cost import HIGH, LOW, CostModel
 from straggler.sweeps.grid import Cell, PlannedRun, plan_runs
 from straggler.sweeps.pool import LocalPool, RunEvent
@@ -95,7 +94,7 @@ def run_plan(plan: SweepPlan, console: Console) -> dict[str, str]:
     progress = SweepProgress(plan.runs, plan.cached)
     events, written = run_in_order(plan), time.monotonic()
     with (
-        interrupting_on_sigterm(),
+        handling_signals(signal.default_int_handler),  # on SIGTERM too, running experiments are saved
         ProgressFile(plan.store.folder, progress) as file,
         ProgressBar(console, plan.name) as bar,
         closing(events),
@@ -139,23 +138,6 @@ def open_pool(
     else:
         with closing(RayPool(address, cores, runs, data)) as pool:
             yield pool
-
-
-@contextmanager
-def interrupting_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, so that running experiments are saved."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():  # where signals cannot be handled
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def format_count(number: int, noun: str, ending: str = "s") -> str:

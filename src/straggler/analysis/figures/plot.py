@@ -1,7 +1,7 @@
 """`plot`: draw runs by the name of a kind of figure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -9,9 +9,8 @@ from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
-from straggler.analysis.figures.comparison import build_comparison_figure
 from straggler.analysis.figures.curves import AGAINST, Groups, build_curve_figure, build_gap_figure
-from straggler.analysis.figures.description import FigureSpec
+from straggler.analysis.figures.description import FigureSpec, HLine, hide_labels
 from straggler.analysis.figures.matplotlib_renderer import FORMATS, draw_figure, save_figure
 from straggler.analysis.figures.outcomes import build_error_figure, build_heatmap, build_pareto_figure
 from straggler.analysis.figures.staleness import build_staleness_figure
@@ -49,6 +48,26 @@ def show_each_run(
         return build(alone if len(alone) == len(groups) else name_runs(list(chain(*groups.values()))))
 
     return adapted
+
+
+def build_comparison_figure(runs: Mapping[str, RunData], target: float | None = None) -> FigureSpec:
+    """Describe accuracy over time (with a line at `target` percent), staleness, and the first jobs."""
+    groups = {name: [run] for name, run in runs.items()}
+    curves = build_curve_figure("accuracy", groups, ["seconds"], training=False)
+    panels = []
+    if curves is not None:
+        accuracy = curves.choose_panels()[0]
+        lines = [] if target is None else [HLine(target, f"{target:g} %")]
+        panels.append(replace(accuracy, marks=[*accuracy.marks, *lines], title="Accuracy over time", span=2))
+    staleness = build_staleness_figure(groups).panels[0]
+    staleness = hide_labels(staleness) if panels else staleness
+    panels.append(replace(staleness, title="Staleness", span=1 if panels else 3))
+    panels += [replace(panel, span=3) for panel in build_timelines(runs).panels]
+    rows = [3.2] + [1.9] * len(runs)  # inches
+    size = (9, sum(rows))
+    return FigureSpec(
+        "comparison", "Comparison", panels, columns=3, size=size, height_ratios=rows, legend="below"
+    )
 
 
 KINDS: dict[str, FigureKind] = {

@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -67,20 +66,20 @@ class ChildProcess:
     def __init__(
         self,
         main: Callable[[int, int], None],
-        problem: SharedMemory,
-        inherited: list[int],
+        problem: list[SharedMemory],
         layout: SlotLayout,
         slots: int,
     ) -> None:
         memory = SharedMemory(slots * layout.bytes)
         ours, theirs = socket.socketpair()
         arguments = (theirs.fileno(), memory.fd)
-        self._fork_server, self._number = fork_child(main, arguments, [*arguments, problem.fd, *inherited])
+        inherited = [shared.fd for shared in problem]  # as `pack_shared` returns them
+        self._fork_server, self._number = fork_child(main, arguments, [*arguments, *inherited])
         self.pid: int | None = None  # known when the process is ready
         self.exit_code = 0  # known when the process has ended
         theirs.close()
         self.connection = Connection(ours.detach())
-        self.connection.send((problem.fd, layout, slots))
+        self.connection.send((inherited[0], layout, slots))
         self.slots = [
             SharedSlot(self, number, *layout.map_slot(memory.bytes, number)) for number in range(slots)
         ]
@@ -124,9 +123,7 @@ class ChildRuntime:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.connection.close()
 
     def compute(self, number: int, call: tuple[Any, ...]) -> float | EvaluationChunk | str:

@@ -28,7 +28,7 @@ from straggler.engines.pool.child_process import (
     SlotLayout,
     compute_call,
 )
-from straggler.engines.pool.shared_memory import SharedMemory, pack_shared
+from straggler.engines.pool.shared_memory import pack_shared
 
 NO_TENSOR = torch.empty(0)
 SLOTS = 3  # tasks that a process may have: one is computed while the others wait, so that it never idles
@@ -139,17 +139,14 @@ class GradientPool(GradientComputer):
         self._next_task: Callable[[], ComputeTask | None] = lambda: None
         x, buffers = problem.initial_model()
         self._layout = SlotLayout(x.numel(), buffers.numel(), x.dtype)
-        payload, self._shared = pack_shared(problem)
-        self._problem = SharedMemory(len(payload))
-        self._problem.bytes[: len(payload)] = payload
+        self._packed = pack_shared(problem)
         self._selector = DefaultSelector()
         self._deaths = 0  # since a process last delivered a result
         self._borrowed: ComputeTask | None = None
         self._children = [self._start_process() for _ in range(processes)]
 
     def _start_process(self) -> ChildProcess:
-        inherited = [memory.fd for memory in self._shared]
-        child = ChildProcess(serve_tasks, self._problem, inherited, self._layout, SLOTS)
+        child = ChildProcess(serve_tasks, self._packed, self._layout, SLOTS)
         self._selector.register(child.connection, EVENT_READ, child)
         return child
 
@@ -184,7 +181,7 @@ class GradientPool(GradientComputer):
     def close(self) -> None:
         for child in self._children:
             child.close()
-        for memory in (self._problem, *self._shared):
+        for memory in self._packed:
             memory.close()
         self._selector.close()
 

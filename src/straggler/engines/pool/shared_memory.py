@@ -95,11 +95,13 @@ class _BufferPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         return super().reducer_override(value)
 
 
-def pack_shared(value: object) -> tuple[bytes, list[SharedMemory]]:
-    """Return a pickle for a child process, and the shared memory that the child must inherit."""
+def pack_shared(value: object) -> list[SharedMemory]:
+    """Return what a child process must inherit: the memory of a pickle, then that of its large arrays."""
     file, shared = io.BytesIO(), []  # type: tuple[io.BytesIO, list[SharedMemory]]
     _SharedPickler(file, shared).dump(value)
-    return file.getvalue(), shared
+    pickled = SharedMemory(file.tell())
+    pickled.bytes[: file.tell()] = file.getvalue()
+    return [pickled, *shared]
 
 
 def pack_buffers(value: object) -> tuple[bytes, list[Bytes]]:
