@@ -15,7 +15,7 @@ from straggler.analysis.tables import build_table
 from straggler.config.registry import parse_entry
 from straggler.timing.durations import Durations
 from straggler.timing.laws import DELAYS
-from straggler.timing.throughput import Throughput, by_simulation, measure_throughput
+from straggler.timing.throughput import Throughput, measure_by_simulation, measure_throughput
 
 console = Console()
 SIZES = (10, 64, 1_000, 10_000)
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--compute", default="gamma(mean=128, cv=0.1)")
     parser.add_argument("--policy", action="append", help="only these policies of the first table")
     given = parser.parse_args()
-    tables = [("Arrivals per second, event loop", by_simulation, given.policy or LOOP)]
+    tables = [("Arrivals per second, event loop", measure_by_simulation, given.policy or LOOP)]
     if not given.policy:
         tables.append(("Arrivals per second, whole blocks", measure_throughput, BLOCKS))
     for title, measure, policies in tables:

@@ -67,7 +67,7 @@ class Experiment(ExperimentFields):
     objects; custom classes may also be named by import strings such as `./file.py:Name(key=value)`.
     """
 
-    if TYPE_CHECKING:  # what may be passed; the fields say what is stored
+    if TYPE_CHECKING:  # the types of the arguments; those of the fields are the types of the stored values
 
         def __init__(
             self,
@@ -117,7 +117,7 @@ class Experiment(ExperimentFields):
     def __init_subclass__(cls, **settings: Any) -> None:
         raise TypeError(
             "Experiment cannot be subclassed, because its id would not cover the changed code. "
-            "Pass a custom model, dataset, loss or component instead"
+            "Pass a custom model, dataset, loss or component instead."
         )
 
     @classmethod
@@ -147,7 +147,7 @@ class Experiment(ExperimentFields):
             if key not in defaults_for:
                 raise InputError(
                     f"{record.path}: {key} was a Python object ({settings[key]}), which the record cannot "
-                    f"recreate. In Python, build the same Experiment and pass it, or call its run() to resume"
+                    f"recreate. In Python, build the same Experiment and pass it, or resume with its run()."
                 )
             del settings[key]
         return cls.from_settings(settings, None if trust else str(record.path))
@@ -169,11 +169,11 @@ class Experiment(ExperimentFields):
             raise ValueError(f"Unknown method {name!r}. {suggest_name(str(name), METHODS)}")
         policy = settings.get("policy")
         if isinstance(policy, str) and policy in METHODS and policy not in POLICIES:
-            raise ValueError(f"{policy!r} is a method, not a policy. Use method={policy!r}")
+            raise ValueError(f"{policy!r} is a method, not a policy. Use method={policy!r}.")
         is_explicit = "optimizer" in settings
         settings = parse_method(name) | settings
         settings["optimizer"] = apply_shortcuts(settings, is_explicit)
-        for key in OPTIMIZER_SHORTCUTS:  # the optimizer is their home; the fields show its values
+        for key in OPTIMIZER_SHORTCUTS:  # the fields show the values of the optimizer
             settings[key] = getattr(settings["optimizer"], key, None)
         if not any(budget in settings for budget in BUDGETS):
             settings["epochs"] = 1
@@ -183,22 +183,25 @@ class Experiment(ExperimentFields):
     def _check(self) -> Self:
         budgets = [budget for budget in BUDGETS if getattr(self, budget) is not None]
         if len(budgets) > 1:
-            raise ValueError(f"A run has one budget, but {' and '.join(budgets)} are set. Remove all but one")
+            raise ValueError(
+                f"A run has one budget, but {' and '.join(budgets)} are set. Remove all but one."
+            )
         if self.stop == "each" and budgets[0] not in ("epochs", "gradients"):
             raise ValueError("stop='each' requires a budget in epochs or gradients")
         if self.min_workers is not None:
             if self.min_workers > self.workers:
                 raise ValueError(f"min_workers={self.min_workers} must be at most workers={self.workers}")
             if self.stop == "each":
-                raise ValueError("stop='each' requires a fixed number of workers. Use stop='all'")
+                raise ValueError("stop='each' requires a fixed number of workers. Use stop='all'.")
         if self.method is not None and METHODS[self.method].single and self.workers != 1:
             raise ValueError(
-                f"{self.method} has one worker, got workers={self.workers}. Use workers=1, or asgd or ssgd"
+                f"method={self.method} requires workers=1, got workers={self.workers}. "
+                f"For several workers use method=asgd or method=ssgd."
             )
         if self.optimizer.per_worker and self.policy.merges(self.workers):
             raise ValueError(
                 f"{self.optimizer} keeps a velocity per worker, but {self.policy} merges several workers in "
-                f"a step. Use policy='asynchronous', or optimizer='sgd(momentum=…)'"
+                f"a step. Use policy='asynchronous', or optimizer='sgd(momentum=…)'."
             )
         self.policy.check(self.workers)
         self.correction.check(self.policy, self.optimizer)
@@ -215,16 +218,16 @@ class Experiment(ExperimentFields):
         return self
 
     def check_schedule(self, epochs: float) -> None:
-        """Raise if the schedule fails within so many epochs, or within the first thousand."""
+        """Raise InputError if the schedule fails within this many epochs (at most the first thousand)."""
         LearningRate(self.lr, self.schedule)(min(epochs, 1000.0))
 
     @property
     def id(self) -> str:
-        """A short hash of everything that determines the run and what is recorded of it."""
+        """A short hash of all settings that determine the run and its record."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:12]
 
     def identity(self) -> dict[str, Any]:
-        """Return what the id is made of: every setting of every component, and custom code's fingerprints."""
+        """Return the content of the id: every setting of every component, and fingerprints of custom code."""
         keys = self.to_dict() | {key: getattr(self, key) for key in OPTIMIZER_SHORTCUTS}
         for key in ("dataset", "model", "policy", "correction", "optimizer", "partition", "compute"):
             keys[key] = component_identity(getattr(self, key))
@@ -273,7 +276,7 @@ class Experiment(ExperimentFields):
         return Server(x, buffers, self.workers, *components, rate, problem.samples)
 
     def budget(self, problem: Problem) -> Budget:
-        """Return when the run ends."""
+        """Return the limit at which the run ends."""
         limits = {key: getattr(self, key) for key in BUDGETS if getattr(self, key) is not None}
         if self.stop == "all":
             return Budget(**limits)

@@ -41,13 +41,13 @@ class StragglerVersionWarning(UserWarning):
 
 
 class RecordError(RuntimeError):
-    """A folder that cannot be read or written as a record."""
+    """Raised if a folder cannot be read or written as a record."""
 
     exit_code = 2
 
 
 class Record:
-    """A run's folder. Files are read once and kept; `reload` forgets them, for a run that continues."""
+    """A run's folder. Files are read once and cached; `reload` clears the cache of a run that continues."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -59,7 +59,7 @@ class Record:
         return f"Record({str(self.path)!r})"
 
     def reload(self) -> None:
-        """Forget what was read, so that the next access reads the files again."""
+        """Clear the cache, so that the next access reads the files again."""
         path = self.path
         self.__dict__.clear()
         self.__init__(path)  # type: ignore[misc]
@@ -233,7 +233,7 @@ def is_being_written(folder: Path, file: str, locked: set[int] | None) -> bool:
 def read_table(path: Path) -> pl.DataFrame:
     """Read a Parquet file that another process may replace at any moment."""
     try:
-        return pl.read_parquet(path.read_bytes())  # given a path, polars would open the file twice
+        return pl.read_parquet(path.read_bytes())  # if it got the path, polars would open the file twice
     except (OSError, pl.exceptions.PolarsError) as error:
         raise _unreadable(path, error) from None
 
@@ -270,7 +270,7 @@ def _read_text(path: Path) -> str:
 
 def _read_tensors(path: Path) -> "dict[str, Tensor]":
     from safetensors import SafetensorError
-    from safetensors.torch import load_file  # imports torch, which most readers do without
+    from safetensors.torch import load_file  # imports torch, which most readers do not need
 
     try:
         tensors: dict[str, Tensor] = load_file(path)

@@ -15,16 +15,16 @@ from rich.console import Console
 from straggler.experiment import Experiment
 from straggler.running import observer as observe
 from straggler.running.observer import RunProgress
-from straggler.running.progress import BARS, WAITING, details, sparkline
+from straggler.running.progress import BARS, IDLE, format_details, format_sparkline
 
 counts = st.integers(0, 10**7)
 
 
 @given(st.lists(st.none() | counts, max_size=80))
 def test_bars_rise_with_the_values(values: list[int | None]) -> None:
-    line = sparkline(values)
+    line = format_sparkline(values)
     assert len(line) == len(values)
-    heights = [None if bar == WAITING else BARS.index(bar) for bar in line]
+    heights = [None if bar == IDLE else BARS.index(bar) for bar in line]
     assert [height is None for height in heights] == [value is None for value in values]
     known = sorted((v, h) for v, h in zip(values, heights, strict=True) if v is not None and h is not None)
     assert [h for _, h in known] == sorted(h for _, h in known)
@@ -54,7 +54,7 @@ def test_bars_rise_with_the_values(values: list[int | None]) -> None:
 def test_the_view_fits_80_columns(seen: RunProgress) -> None:
     console = Console(width=80)
     with console.capture() as captured:
-        console.print(*details(seen, 80), sep="\n")
+        console.print(*format_details(seen, 80), sep="\n")
     lines = captured.get().rstrip("\n").split("\n")
     assert len(lines) == 3 and max(map(len, lines)) <= 80
     assert "loss" in lines[0] and "staleness" in lines[1] and "workers" in lines[2]

@@ -22,7 +22,7 @@ from straggler.running.simulation import FixedModel
 from straggler.timing import DELAYS, Durations
 from straggler.timing.clusters import mean_batch_seconds, measure_speedups, parse_policy, sample_batch_seconds
 from straggler.timing.laws import BLOCK
-from straggler.timing.throughput import Throughput, by_simulation, measure_throughput
+from straggler.timing.throughput import Throughput, measure_by_simulation, measure_throughput
 
 pytestmark = pytest.mark.timeout(60)
 GAMMA = "gamma(mean=1, cv=0.3)"
@@ -82,14 +82,16 @@ def test_closed_forms_and_the_event_loop_agree(policy: str, compute: str) -> Non
         dispatched=ledger.dispatched,
     )
     cluster = durations(compute, 5, delay, seed=3)
-    for way in (measure_throughput, by_simulation):
+    for way in (measure_throughput, measure_by_simulation):
         assert way(parse_entry(policy, POLICIES), cluster, updates) == simulated
 
 
 def test_more_workers_than_a_round_has_blocks() -> None:
     for policy in ("synchronous", "k-sync(k=70)", "asynchronous", "k-batch-async(k=50)"):
         piece, cluster = parse_entry(policy, POLICIES), durations(UNEVEN, 100)
-        assert measure_throughput(piece, cluster, BLOCK + 1) == by_simulation(piece, cluster, BLOCK + 1)
+        assert measure_throughput(piece, cluster, BLOCK + 1) == measure_by_simulation(
+            piece, cluster, BLOCK + 1
+        )
 
 
 def test_slices_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ class StalenessWeight(Correction):
 
     @abstractmethod
     def weight(self, staleness: int) -> float:
-        """Return the factor."""
+        """Return the factor for a gradient of this staleness."""
 
     def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
         weight = self.weight(server.staleness(arrival.job))
@@ -115,7 +115,7 @@ class AdaptiveDelayCompensation(Correction):
 
 @dataclass
 class StepStatistics:
-    """Root mean square of the velocity, and what the gap is measured in."""
+    """Running statistics of the server's steps, which are the unit of the gap."""
 
     mean_square: Tensor
     root: Tensor  # of the mean square, plus epsilon
@@ -263,6 +263,6 @@ def parse_correction(value: Any) -> Correction:
         return value
     texts = value.split(" + ") if isinstance(value, str) else value if isinstance(value, list) else [value]
     if not texts:
-        raise ValueError("correction=[] has no correction. Use none.")
+        raise ValueError("correction=[] is empty. Name a correction, or use none.")
     links = tuple(parse_entry(text, CORRECTIONS) for text in texts)
     return links[0] if len(links) == 1 else Chain(links=links)

@@ -7,14 +7,14 @@ from straggler.algorithms.references import REFERENCES
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table; components are text, with the paper's defaults."""
+    """A published method: its components as text, with the paper's defaults, and its citation."""
 
     summary: str
     paper: str  # a key of REFERENCES
     policy: str = "asynchronous"
     correction: str = "none"
     optimizer: str = "sgd"
-    single: bool = False  # requires one worker
+    single: bool = False  # whether it requires exactly one worker
 
     @property
     def citation(self) -> str:

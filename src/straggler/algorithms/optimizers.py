@@ -13,7 +13,7 @@ from torch import Tensor
 from straggler.config.registry import Catalogue, build_entry, parse_entry
 from straggler.core import Optimizer
 
-# Settings that the experiment has (lr) or that concern speed on other hardware.
+# Settings that the experiment sets itself (lr), or that only affect speed on other hardware.
 HIDDEN = {"params", "lr", "foreach", "maximize", "capturable", "differentiable", "fused"}
 DECOUPLED = (torch.optim.AdamW, torch.optim.Adafactor)  # weight decay does not go through the gradient
 # Optimizers that need a closure, sparse gradients or matrices; a server has dense vectors.
@@ -44,7 +44,10 @@ class TorchOptimizer(Optimizer):
             )
         for key, info in type(self).model_fields.items():
             if isinstance(info.default, list) and len(getattr(self, key)) != len(info.default):
-                raise ValueError(f"{key}={getattr(self, key)} must have {len(info.default)} values.")
+                raise ValueError(
+                    f"{key}={getattr(self, key)} must have {len(info.default)} values, "
+                    f"as in {key}={info.default}."
+                )
         try:
             self._create(torch.zeros(2))
         except Exception as error:
@@ -123,7 +126,7 @@ def create_torch_entry(torch_class: type[torch.optim.Optimizer]) -> type[TorchOp
     entry.name = torch_class.__name__.lower() if is_built_in else torch_class.__name__
     entry.torch_class, entry.__module__ = torch_class, __name__ if is_built_in else torch_class.__module__
     # Torch wraps `step` for profilers and compilers. Around plain SGD the wrapper takes as long as the step
-    # (8 of 15 µs at 10 parameters), so it is left out; custom classes keep whatever wraps their step.
+    # (8 of 15 µs at 10 parameters), so it is removed; custom classes keep the wrappers of their step.
     step = inspect.unwrap(torch_class.step) if is_built_in else lambda optimizer: optimizer.step()
     entry.torch_step = staticmethod(step)
     module = "torch.optim" if is_built_in else torch_class.__module__
@@ -160,7 +163,9 @@ def optimizer_from_torch(
     """Return the optimizer that a torch optimizer class with these settings stands for."""
     name = torch_class.__name__
     if torch_class.__module__.startswith("torch.optim") and name in UNUSABLE_OPTIMIZERS:
-        raise ValueError(f"torch.optim.{name} needs a closure, sparse gradients or matrices. Use another.")
+        raise ValueError(
+            f"torch.optim.{name} needs a closure, sparse gradients or matrices. Use another optimizer."
+        )
     if "lr" in settings:
         raise ValueError(f"{name}(lr={settings['lr']}): set the learning rate with the experiment's lr.")
     return build_entry(torch_entry(torch_class), [], dict(settings))
@@ -173,7 +178,9 @@ def coerce_optimizer(value: object) -> Optimizer:
     """
     torch_class = value.func if isinstance(value, partial) else value
     if isinstance(torch_class, torch.optim.Optimizer):
-        raise ValueError("The optimizer is a torch object. Pass its class or a functools.partial of it.")
+        raise ValueError(
+            "The optimizer is a torch object. Pass its class, or a functools.partial of the class."
+        )
     if not (isinstance(torch_class, type) and issubclass(torch_class, torch.optim.Optimizer)):
         return parse_entry(value, OPTIMIZERS)
     if isinstance(value, partial) and value.args:
@@ -183,11 +190,11 @@ def coerce_optimizer(value: object) -> Optimizer:
 
 @dataclass
 class Velocities:
-    """The momentum of each worker, created at its first gradient."""
+    """The velocity of each worker, created at its first gradient."""
 
     by_worker: dict[int, Tensor] = field(default_factory=dict)
-    last: Tensor | None = None  # of the last step
-    total: Tensor | None = None  # their sum, which DANA keeps up to date in O(d)
+    last: Tensor | None = None  # velocity of the last step
+    total: Tensor | None = None  # sum of all velocities, which DANA updates in O(d)
 
     def accelerate(self, direction: Tensor, momentum: float, worker: int) -> Tensor:
         """Update a worker's velocity in place, v ← μv + direction, and return it."""
@@ -199,7 +206,7 @@ class Velocities:
 
 
 class PerWorkerMomentum(Optimizer):
-    """A velocity per worker: v ← μv + g + λx."""
+    """Base of the optimizers that keep a velocity per worker: v ← μv + g + λx."""
 
     per_worker: ClassVar[bool] = True
     momentum: float = Field(0.9, gt=-1, lt=1)

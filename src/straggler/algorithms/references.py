@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reference:
-    """A paper, with what is needed to find it."""
+    """A paper, with the fields of its BibTeX entry."""
 
     key: str
     authors: str

@@ -1,4 +1,4 @@
-"""The learning rate over the epochs: linear warm-up, then any scheduler of torch."""
+"""Learning-rate schedules: linear warm-up, then any scheduler of torch."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 
 from straggler.config.registry import InputError, format_value, parse_call, suggest_name
 
-# Schedulers that need a metric, a function or other schedulers; text has numbers only.
+# Schedulers that need a metric, a function or other schedulers, which text cannot express.
 UNUSABLE_SCHEDULERS = {
     *("LRScheduler", "ReduceLROnPlateau", "LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler")
 }
@@ -56,13 +56,13 @@ class LearningRate:
         rate = float(self._scheduler.get_last_lr()[0])
         if not 0 <= rate < math.inf:
             raise InputError(
-                f"schedule={self.schedule!r} gives the learning rate {rate}, which must be finite and ≥ 0."
+                f"schedule={self.schedule!r} gives the learning rate {rate}. It must be finite, at least 0."
             )
         return rate
 
 
 def create_scheduler(text: str, lr: float) -> lr_scheduler.LRScheduler:
-    """Return the torch scheduler that a text names, on an optimizer that trains nothing."""
+    """Return the torch scheduler that a text names, attached to an optimizer that trains nothing."""
     name, positional, settings = parse_call(text)
     known = available_schedules()
     short = short_name(name)
@@ -70,7 +70,7 @@ def create_scheduler(text: str, lr: float) -> lr_scheduler.LRScheduler:
         raise ValueError(f"Unknown schedule {name!r}. {suggest_name(short, known)}")
     lists = [value for value in (*positional, *settings.values()) if isinstance(value, list)]
     if any(not isinstance(number, int | float) for each in lists for number in each):
-        raise ValueError(f"schedule {text!r}: a list may contain only numbers.")
+        raise ValueError(f"schedule {text!r}: a list may contain only numbers, as in milestones=[40, 60].")
     idle = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr, momentum=0.9)
     try:
         return known[short](idle, *positional, **settings)

@@ -1,1 +1,1 @@
-"""The text form of settings, and the objects users bring."""
+"""The text form of settings, and custom objects that users pass."""

@@ -74,14 +74,14 @@ def parse_model(value: Any) -> Model | CustomModel:
         if isinstance(found.target, nn.Module):
             return CustomModel(found.target, value)
         if not callable(found.target):
-            raise ValueError(f"{value} must be an nn.Module class or a function that returns a module")
+            raise ValueError(f"{value} must be an nn.Module class or a function that returns an nn.Module")
         return CustomModel(partial(found.target, *found.positional, **found.settings), value)
     is_entry = isinstance(value, Model) or (isinstance(value, type) and issubclass(value, Model))
     if isinstance(value, str | dict) or is_entry:
         return parse_entry(value, MODELS)
     if not isinstance(value, nn.Module) and not callable(value):
         raise ValueError(
-            f"{value!r} is not a model: pass a name, an nn.Module, or a function that returns one"
+            f"{value!r} is not a model. Pass a name, an nn.Module, or a function that returns one."
         )
     return CustomModel(value)
 
@@ -92,10 +92,10 @@ def parse_loss(value: Any) -> CustomLoss | None:
         return value
     if not isinstance(value, str):
         if not callable(value):
-            raise ValueError(f"{value!r} is not a loss: pass a function of (output, target)")
+            raise ValueError(f"{value!r} is not a loss. Pass a function of (output, target).")
         return CustomLoss(value)
     if CUSTOM_MARK in value:
-        raise ValueError(f"loss {value!r} was a Python object, which text cannot recreate")
+        raise ValueError(f"loss {value!r} was a Python object, which text cannot recreate. Pass the object.")
     name, positional, settings = parse_call(value)
     if is_import_string(name):
         target = import_object(name, positional, settings).target
@@ -126,7 +126,7 @@ def parse_custom_data(text: str) -> CustomData | DataSet:
 
 
 def call_for_data(target: Any, positional: list[Any], settings: dict[str, Any]) -> Any:
-    """Return the parts of a data set from what an import string named."""
+    """Return the parts of a data set by calling the target of an import string, if it can be called."""
     if isinstance(target, type) and "train" in inspect.signature(target).parameters:
         return tuple(target(*positional, train=train, **settings) for train in (True, False))
     return target(*positional, **settings) if callable(target) else target
@@ -151,7 +151,7 @@ def format_component(component: Any) -> str:
 
 
 def component_identity(component: Any) -> str:
-    """Return what distinguishes a component: every setting, and for a custom class its code."""
+    """Return the component's contribution to an id: every setting, and for a custom class its code."""
     return " + ".join(
         mark_as_custom(link.name, component_contents(link))
         if isinstance(link, CatalogueEntry) and is_custom(type(link))

@@ -25,7 +25,7 @@ DATA, METHOD, WORKERS, BUDGET, RECORD = "Data and model", "Method", "Workers", "
 
 
 def setting(default: Any, panel: str, description: str, **rules: Any) -> Any:
-    """A field with the description that `--help`, the JSON schema and docs/settings.md share."""
+    """Return a field with the description that `--help`, the JSON schema and docs/settings.md share."""
     return Field(default, description=description, json_schema_extra={"panel": panel}, **rules)
 
 
@@ -51,7 +51,7 @@ class ExperimentFields(BaseModel):
         "import string. Default: cross entropy."
     )  # fmt: skip
     validation: float = setting(
-        0.0, DATA, "Share of the training set that is kept apart as a validation set.", ge=0, lt=1
+        0.0, DATA, "Share of the training set that is held out as a validation set.", ge=0, lt=1
     )
 
     method: str | None = setting(

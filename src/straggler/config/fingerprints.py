@@ -1,4 +1,4 @@
-"""Fingerprints of Python objects: hashes of their source, their values and what they refer to."""
+"""Fingerprints of Python objects: hashes of their source, their values and the objects they use."""
 
 import ast
 import dataclasses
@@ -36,14 +36,14 @@ def fingerprint(*things: Any) -> str:
 
 
 def flatten_object(thing: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
-    """Yield everything an object consists of. An object met before (tied weights) is only its number."""
+    """Yield everything an object consists of; for an object seen before (tied weights), only its number."""
     yield type(thing).__qualname__.encode()
     if isinstance(thing, SIMPLE):
         yield repr(thing).encode()
     elif isinstance(thing, ModuleType):
         yield thing.__name__.encode()
     else:
-        if not isinstance(thing, tuple | CodeType):  # Python may share constants, so that means nothing
+        if not isinstance(thing, tuple | CodeType):  # Python may share equal constants
             if id(thing) in seen:
                 yield str(seen[id(thing)][0]).encode()
                 return
@@ -53,7 +53,7 @@ def flatten_object(thing: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[byt
 
 
 def list_parts(thing: Any) -> Iterable[Any]:
-    """Return the parts of an object: items, source, values; for any other object, what pickle would store."""
+    """Return the parts of an object: items, source or values, and otherwise the parts that pickle stores."""
     if isinstance(thing, np.memmap):  # may be too large to read
         return str(thing.filename), str(thing.dtype), thing.shape, thing.offset
     if isinstance(thing, np.ndarray):
@@ -93,7 +93,7 @@ def list_parts(thing: Any) -> Iterable[Any]:
 
 
 def list_class_parts(kind: type) -> Iterable[Any]:
-    """Return the name, the bases and the members of a class, without what Python adds to every class."""
+    """Return the name, bases and members of a class, except those that Python adds to every class."""
     members = {
         key: value
         for key, value in vars(kind).items()
@@ -118,7 +118,7 @@ def list_dataset_parts(dataset: Any) -> Iterable[Any]:
 
 
 def list_pickled_parts(thing: Any) -> Iterable[Any]:
-    """Return what pickle would store of an object, or warn and return its type if pickle refuses."""
+    """Return the parts that pickle stores of an object; if pickle fails, warn and return its type."""
     try:
         reduced = thing.__reduce_ex__(2)
     except Exception as error:

@@ -19,10 +19,10 @@ import cloudpickle
 
 
 class UntrustedImportError(Exception):
-    """An import string in a file was refused. Not a ValueError, so that pydantic stops at the first one."""
+    """Raised for a refused import string. Not a ValueError, so that pydantic stops at the first one."""
 
 
-IMPORTED: dict[Any, str] = {}  # classes and functions that were named in text, and how
+IMPORTED: dict[Any, str] = {}  # classes and functions that were named in text, with their import strings
 _untrusted_source: ContextVar[str | None] = ContextVar("untrusted_source", default=None)
 _files: dict[tuple[str, int], ModuleType] = {}  # modules loaded from files, by path and modification time
 INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
@@ -30,7 +30,7 @@ INSTALLED += (Path(__file__).absolute().parents[1],)  # this package, wherever i
 
 
 class ImportedObject(NamedTuple):
-    """What an import string names, and the arguments that it passes."""
+    """The object that an import string names, and the arguments that it passes."""
 
     target: Any
     positional: list[Any]
@@ -70,11 +70,11 @@ def refuse_import_strings(source: str | None) -> Iterator[None]:
 
 
 def import_object(text: str, positional: list[Any], settings: dict[str, Any]) -> ImportedObject:
-    """Import what the text names. Raise ValueError if that fails or is not allowed here."""
+    """Import the object that the text names. Raise ValueError if that fails, and refuse untrusted text."""
     if (source := _untrusted_source.get()) is not None:
         raise UntrustedImportError(
             f"{source} names custom code ({text}), and importing it would run that code. "
-            f"If you trust it, pass --trust (in Python: trust=True)"
+            f"If you trust it, pass --trust (in Python: trust=True)."
         )
     where, _, name = split_import_string(text)
     module = load_file(Path(where)) if where.endswith(".py") else load_module(where)
@@ -93,7 +93,7 @@ def import_object(text: str, positional: list[Any], settings: dict[str, Any]) ->
 
 def load_module(name: str) -> ModuleType:
     """Import a module by its dotted name; the current folder is searched too."""
-    with searching(Path.cwd()), explaining_import_errors(name):
+    with searching_folder(Path.cwd()), explaining_import_errors(name):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -101,7 +101,7 @@ def load_module(name: str) -> ModuleType:
                 raise  # the module exists, but something that it imports does not
             raise ValueError(
                 f"No module named {error.name!r}. Install it, start straggler in the folder that has it, "
-                f"or name a file: ./{error.name}.py:Name"
+                f"or name a file: ./{error.name}.py:Name."
             ) from None
 
 
@@ -109,7 +109,7 @@ def load_file(path: Path) -> ModuleType:
     """Import a Python file; the same file gives the same module until it changes."""
     file = path.expanduser().absolute()
     if not file.is_file():
-        raise ValueError(f"File {path} does not exist (the current folder is {Path.cwd()})")
+        raise ValueError(f"File {path} does not exist. The current folder is {Path.cwd()}.")
     key = (str(file), file.stat().st_mtime_ns)
     if key not in _files:
         name = f"{file.stem}_{hashlib.sha256(str(key).encode()).hexdigest()[:8]}"
@@ -118,7 +118,7 @@ def load_file(path: Path) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         linecache.checkcache(str(file))  # fingerprints read the source through this cache
         try:
-            with searching(file.parent), explaining_import_errors(str(path)):
+            with searching_folder(file.parent), explaining_import_errors(str(path)):
                 sys.modules[name] = module
                 spec.loader.exec_module(module)
         except BaseException:
@@ -134,8 +134,8 @@ def is_installed_file(file: str) -> bool:
 
 
 @contextmanager
-def searching(folder: Path) -> Iterator[None]:
-    """Search a folder for modules during this block, and pickle by value what it imports from there.
+def searching_folder(folder: Path) -> Iterator[None]:
+    """Search a folder for modules during this block, and pickle modules imported from there by value.
 
     Worker processes and other nodes do not have this process's search path, so they receive the code itself.
     """
@@ -154,12 +154,12 @@ def searching(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def explaining_import_errors(where: str) -> Iterator[None]:
-    """Turn whatever an import raises into a ValueError of one line, with the line number in the file."""
+    """Turn any exception of an import into a ValueError of one line, with the line number in the file."""
     try:
         yield
     except ValueError as error:
         if type(error) is ValueError and error.__suppress_context__:
-            raise  # explained already
+            raise  # already explained
         raise ValueError(_describe_failure(where, error)) from error
     except SyntaxError as error:
         file = Path(error.filename or where).name
@@ -169,6 +169,7 @@ def explaining_import_errors(where: str) -> Iterator[None]:
 
 
 def _describe_failure(where: str, error: Exception) -> str:
+    """Return the error and the line of custom code that raised it, in one line."""
     frames = traceback.extract_tb(error.__traceback__)
     custom = [frame for frame in frames if not is_installed_file(frame.filename)] or frames
     place = f"line {custom[-1].lineno} of {Path(custom[-1].filename).name}"

@@ -1,6 +1,6 @@
 """The contents of all catalogues as tables.
 
-`straggler list` must be fast, so it reads listing.json beside this file instead of importing torch. A test
+`straggler list` must be fast, so it reads listing.json in this folder instead of importing torch. A test
 compares the file with the catalogues; `python -m straggler.config.listing` writes it again.
 """
 

@@ -42,7 +42,7 @@ class CatalogueEntry(BaseModel):
 
     @property
     def label(self) -> str:
-        """The text form for people: a custom class appears by its name, without its file."""
+        """The text form for legends and tables: a custom class appears by its name, without its file."""
         return str(self).replace(IMPORTED.get(type(self), self.name), self.name, 1)
 
     def format_with(self, keys: Iterable[str], name: str) -> str:
@@ -58,7 +58,7 @@ class CatalogueEntry(BaseModel):
         return type(self) is type(other) and str(self) == str(other)
 
     def __hash__(self) -> int:
-        return hash(str(self))  # settings only: what a run leaves in private attributes does not count
+        return hash(str(self))  # settings only, without private attributes, which change during a run
 
 
 def is_different(value: object, default: object) -> bool:
@@ -134,8 +134,8 @@ def parse_entry(value: object, catalogue: Catalogue[E]) -> E:
             raise ValueError(f"{what} {value!r} was a Python object, which text cannot recreate")
         name, positional, settings = parse_call(value)
     else:
-        expected = f"a {what} is text such as {next(iter(catalogue.built_in))!r}, or a {kind.__name__} object"
-        raise ValueError(f"{value!r} is not a {what}: {expected}")
+        remedy = f"Pass text such as {next(iter(catalogue.built_in))!r}, or a {kind.__name__} object."
+        raise ValueError(f"{value!r} is not a {what}. {remedy}")
     if is_import_string(name):
         entry = import_object(name, positional, settings).target
         if not (isinstance(entry, type) and issubclass(entry, kind)):
@@ -160,13 +160,13 @@ def build_entry(entry: type[E], positional: list[Any], settings: dict[str, Any])
         raise ValueError(f"{entry.name} takes at most {len(keys)} values: {', '.join(keys)}")
     for key, value in zip(keys, positional, strict=False):
         if key in settings:
-            raise ValueError(f"{entry.name}: {key} is set twice")
+            raise ValueError(f"{entry.name}: {key} is set twice. Set it once.")
         settings[key] = value
     try:
         return entry(**settings)
     except ValidationError as error:
         raise ValueError(f"{entry.name}: {explain_validation_error(error, entry.model_fields)}") from None
-    except TypeError as error:  # a custom class with a constructor of its own
+    except TypeError as error:  # a custom class with its own constructor
         if not is_custom(entry):
             raise
         raise ValueError(f"{entry.name}: {error}") from None
@@ -226,7 +226,8 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
 
 def explain_validation_error(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
     """Return a validation error in one line: the key, the value, the rule and an example."""
-    return "; ".join(explain_one_error(dict(item), fields) for item in error.errors())
+    explained = [explain_one_error(dict(item), fields) for item in error.errors()]
+    return explained[0] if len(explained) == 1 else "; ".join(text.rstrip(".") for text in explained)
 
 
 def explain_one_error(item: dict[str, Any], fields: Mapping[str, FieldInfo]) -> str:
@@ -235,12 +236,12 @@ def explain_one_error(item: dict[str, Any], fields: Mapping[str, FieldInfo]) -> 
     if item["type"] == "extra_forbidden":
         return f"unknown key {key!r}. {suggest_name(key, fields)}"
     if item["type"] == "missing":
-        return f"{key} is missing; add {key}=…"
+        return f"{key} is missing. Add {key}=…"
     reason = item["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if item["type"] == "value_error":
         return f"{key}: {reason}" if key else reason
     if item["type"] in ("tuple_type", "list_type"):
-        return f"{key} must be a list, got {item['input']!r}; write {key}=[{item['input']!r}]"
+        return f"{key} must be a list, got {item['input']!r}. Write {key}=[{item['input']!r}]"
     default = fields[key].get_default() if key in fields and not fields[key].is_required() else None
     example = "" if default is None else f"; for example {key}={format_value(default)}"
     return f"{key} {reason.removesuffix('.')}, got {item['input']!r}{example}"

@@ -43,12 +43,12 @@ PROBLEM_DATA: Catalogue[Any] = Catalogue(
 
 
 def as_text(description: str) -> tuple[PlainSerializer, WithJsonSchema]:
-    """Annotations of a field whose value is written as text."""
+    """Return the annotations of a field whose value is written as text."""
     return PlainSerializer(format_component), WithJsonSchema({"type": "string", "description": description})
 
 
 def component(catalogue: Catalogue[Any]) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
-    """Annotations of a field that holds an entry of a catalogue or a custom component."""
+    """Return the annotations of a field for an entry of a catalogue or a custom component."""
     description = f"A {catalogue.what}: {', '.join(catalogue.built_in)}, or an import string"
     return (BeforeValidator(lambda value: parse_entry(value, catalogue)), *as_text(description))
 
@@ -96,9 +96,9 @@ def parse_optimizer(value: Any) -> Optimizer:
 
 
 def apply_shortcuts(settings: Mapping[str, Any], is_explicit: bool) -> Optimizer:
-    """Return the optimizer with the momentum, nesterov and weight decay that have keys of their own.
+    """Return the optimizer with the experiment's momentum, nesterov and weight decay.
 
-    These keys replace what a method sets by default. If the optimizer was passed explicitly, they must not
+    These keys replace the defaults of a method. If the optimizer was passed explicitly, they must not
     contradict it.
     """
     optimizer = parse_optimizer(settings["optimizer"])
@@ -109,10 +109,10 @@ def apply_shortcuts(settings: Mapping[str, Any], is_explicit: bool) -> Optimizer
             continue
         if not hasattr(optimizer, key):
             if value:
-                raise ValueError(f"{key}={value}: {optimizer.name} has no {key}. Remove it, or use sgd")
+                raise ValueError(f"{key}={value}: {optimizer.name} has no {key}. Remove it, or use sgd.")
             continue
         if is_explicit and key in optimizer.model_fields_set and getattr(optimizer, key) != value:
-            raise ValueError(f"{key} is set twice, to {value} and in {optimizer}. Set it once")
+            raise ValueError(f"{key} is set twice, to {value} and in {optimizer}. Set it once.")
         changes[key] = value
     if all(getattr(optimizer, key) == value for key, value in changes.items()):
         return optimizer
@@ -121,7 +121,7 @@ def apply_shortcuts(settings: Mapping[str, Any], is_explicit: bool) -> Optimizer
 
 
 def override_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with changes, which replace everything that they stand for.
+    """Return settings with changes, which replace all settings that they imply.
 
     A method replaces policy, correction and optimizer, but keeps the momentum and weight decay that were
     set, if its optimizer has them. An optimizer replaces all settings of the last one. A budget replaces any
@@ -136,9 +136,9 @@ def override_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -
         remove_keys(settings, ("optimizer", *OPTIMIZER_SHORTCUTS))
     if str(changes.get("method")) in METHODS:
         new = parse_entry(METHODS[changes["method"]].optimizer, OPTIMIZERS)
-        kept = list_optimizer_settings(settings)
+        set_before = list_optimizer_settings(settings)
         remove_keys(settings, (*COMPONENTS, *OPTIMIZER_SHORTCUTS))
-        for key, value in kept.items():
+        for key, value in set_before.items():
             if hasattr(new, key) and not (key == "nesterov" and key in new.model_fields_set):
                 settings[key] = value
     elif "optimizer" in settings and (replaced := changes.keys() & {*OPTIMIZER_SHORTCUTS}):
@@ -150,16 +150,16 @@ def override_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -
 
 def list_optimizer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the momentum, nesterov and weight decay that were set, as keys or in the optimizer's text."""
-    kept = {key: settings[key] for key in OPTIMIZER_SHORTCUTS if settings.get(key) is not None}
+    set_before = {key: settings[key] for key in OPTIMIZER_SHORTCUTS if settings.get(key) is not None}
     if "optimizer" in settings:
         last = parse_recorded_optimizer(settings["optimizer"])
         explicit = last.model_fields_set & {*OPTIMIZER_SHORTCUTS}
-        kept = {key: getattr(last, key) for key in explicit} | kept
-    return kept
+        set_before = {key: getattr(last, key) for key in explicit} | set_before
+    return set_before
 
 
 def parse_recorded_optimizer(value: Any) -> Optimizer:
-    """Return the optimizer that settings name, or raise InputError."""
+    """Return the optimizer in settings; raise InputError if it is invalid."""
     try:
         return parse_optimizer(value)
     except ValueError as error:
@@ -167,7 +167,7 @@ def parse_recorded_optimizer(value: Any) -> Optimizer:
 
 
 def remove_keys(settings: dict[str, Any], keys: Iterable[str]) -> None:
-    """Delete keys from settings if they are there."""
+    """Delete these keys from settings, if present."""
     for key in keys:
         settings.pop(key, None)
 
@@ -197,21 +197,21 @@ def find_method(components: Mapping[str, Any]) -> str | None:
 
 
 def check_engine_delays(engine: str, delays: Sequence[Law]) -> None:
-    """Refuse delays that scale a simulated compute time where compute times are real."""
+    """Raise ValueError if a delay scales simulated compute times but the engine runs in real time."""
     for law in delays:
         if law.multiplies and engine != "simulator":
             raise ValueError(
                 f"delay={law} scales a simulated compute time, so it requires engine='simulator'. "
-                f"Use a delay in seconds instead"
+                f"Use a delay in seconds instead."
             )
 
 
 def check_quadratic(
     dataset: QuadraticData, settings: Mapping[str, Any], fields: Mapping[str, FieldInfo]
 ) -> None:
-    """Refuse settings that the quadratic problem does not use, unless they have their defaults."""
+    """Raise ValueError if a setting that the quadratic problem does not use differs from its default."""
     for key in ("model", "partition", "validation", "loss"):
         if str(settings[key]) != str(fields[key].get_default()):
             raise ValueError(
-                f"{key}={settings[key]}: {dataset.name} is a formula and has no {key}. Remove it"
+                f"{key}={settings[key]}: {dataset.name} is a formula and has no {key}. Remove it."
             )

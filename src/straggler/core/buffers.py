@@ -1,4 +1,4 @@
-"""BatchNorm statistics on the server: the mean of each active worker's latest."""
+"""Averages the workers' BatchNorm statistics on the server."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass
 class BufferAverage:
-    """Mean of each active worker's latest buffers; it stays as it is while no active worker has reported."""
+    """Mean of each active worker's latest buffers; it does not change until an active worker reports."""
 
     mean: Tensor
     latest: dict[int, Tensor] = field(default_factory=dict)
@@ -16,7 +16,7 @@ class BufferAverage:
     total: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     def __post_init__(self) -> None:
-        if not self.latest:  # in double precision, so that adding and subtracting leaves no trace
+        if not self.latest:  # double precision, so that removing a value leaves no rounding error
             self.total = torch.zeros_like(self.mean, dtype=torch.float64)
 
     def put(self, worker: int, latest: Tensor) -> Tensor:
@@ -40,6 +40,6 @@ class BufferAverage:
         return self.mean
 
     def joined(self, worker: int) -> None:
-        """Count a worker again that left earlier."""
+        """Include a worker again that left earlier."""
         if worker in self.inactive:
             self.inactive.remove(worker)

@@ -59,7 +59,7 @@ class Problem(Protocol):
 
 
 class Engine(Protocol):
-    """Where and when jobs run: in virtual time, in processes, on a cluster."""
+    """Runs jobs: in virtual time, in processes or on a cluster."""
 
     @property
     def now(self) -> float:
@@ -83,7 +83,7 @@ class Component(CatalogueEntry):
     """
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint stores: tensors, numbers, texts, and lists, tuples and dicts of these."""
+        """Return the state for a checkpoint: tensors, numbers, texts, and lists, tuples, dicts of these."""
         private = {name: as_dict(value) for name, value in (self.__pydantic_private__ or {}).items()}
         return private | {name: value.state() for name, value in self if isinstance(value, Component)}
 
@@ -98,6 +98,7 @@ class Component(CatalogueEntry):
 
 
 def is_instance_of_dataclass(value: Any) -> bool:
+    """Return whether a value is an object of a dataclass, not the class itself."""
     return is_dataclass(value) and not isinstance(value, type)
 
 
@@ -109,7 +110,7 @@ def as_dict(value: Any) -> Any:
 
 
 class Policy(Component):
-    """WHEN the server steps and which workers start. Sees counts and times, never tensors."""
+    """WHEN: decides when the server steps and which workers start. Sees counts and times, never tensors."""
 
     def check(self, workers: int) -> None:
         """Raise ValueError if the policy cannot work with this number of workers."""
@@ -136,7 +137,7 @@ class Policy(Component):
 
     @abstractmethod
     def receive(self, server: "Server", arrival: Arrival) -> Iterable[int]:
-        """Merge the arrival (or ignore it), perhaps step; return the workers that start now."""
+        """Merge the arrival or ignore it, step if it is time, and return the workers that start now."""
 
     def joined(self, server: "Server", worker: int) -> Iterable[int]:
         """React to a worker that joined; return the workers that start now."""
@@ -152,7 +153,7 @@ class Policy(Component):
 
 
 class Correction(Component):
-    """WHAT happens to a stale gradient before it is used."""
+    """WHAT: changes a stale gradient before it is used."""
 
     def check(self, policy: Policy, optimizer: "Optimizer") -> None:
         """Raise ValueError if the correction cannot work with this policy or optimizer."""
@@ -169,7 +170,7 @@ class Correction(Component):
 
 
 class Optimizer(Component):
-    """HOW the model moves, and what a worker is sent. The learning rate stays outside the velocity."""
+    """HOW: moves the model and chooses what a worker receives. The velocity excludes the learning rate."""
 
     per_worker: ClassVar[bool] = False  # keeps state per worker, so a step must use one worker's gradient
 
@@ -197,4 +198,4 @@ class Optimizer(Component):
 
 
 class Diverged(ArithmeticError):
-    """A run that cannot continue: its loss is not finite, or its network maps all inputs to one output."""
+    """Raised when a run cannot continue: the loss is not finite, or all inputs have the same output."""

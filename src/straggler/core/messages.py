@@ -31,7 +31,7 @@ class Gradient:
 
 
 class Arrival:
-    """A finished job. Its gradient is fetched on first access, so ignoring an arrival costs nothing."""
+    """A finished job. Its gradient is fetched on first access, so a dropped arrival costs no time."""
 
     __slots__ = (
         *("_fetch", "_gradient", "_ignore", "_lent", "compute", "delay", "job", "samples", "started"),

@@ -15,7 +15,7 @@ from straggler.core.messages import Arrival, Decision, Job
 
 @dataclass(slots=True)
 class Ledger:
-    """Counts of what happened to every dispatched job."""
+    """Counts of dispatched jobs by their outcome."""
 
     dispatched: int = 0
     applied: int = 0
@@ -41,7 +41,7 @@ class ServerState:
     pending: Tensor  # sum of the gradients merged since the last step
     k: int = 0  # number of steps
     busy: dict[int, Job] = field(default_factory=dict)
-    aside: list[Arrival] = field(default_factory=list)  # arrivals that a policy keeps to merge later
+    aside: list[Arrival] = field(default_factory=list)  # arrivals that a policy stores to merge later
     ledger: Ledger = field(default_factory=Ledger)
     gradients: int = 0
     samples: int = 0
@@ -50,7 +50,7 @@ class ServerState:
     held: int = 0  # number of gradients in `pending`
     pending_staleness: int = 0
     pending_scale: float = 1.0
-    last_worker: int = -1  # whose gradient was merged last
+    last_worker: int = -1  # the worker whose gradient was merged last
 
 
 class Server(ServerState):
@@ -71,7 +71,7 @@ class Server(ServerState):
         active, finished, launched = dict.fromkeys(range(workers)), [0] * workers, [0] * workers
         super().__init__(x, buffers, active, finished, launched, BufferAverage(buffers), pending=nothing)
         self.policy, self.correction, self.optimizer = copy.deepcopy((policy, correction, optimizer))
-        self.epoch = epoch  # samples of an epoch
+        self.epoch = epoch  # samples in one epoch
         self.cancelled: list[Job] = []  # cancelled by the last arrival or change
         self._schedule, self._nothing = lr, nothing
         self._has_buffers = buffers.numel() > 0
@@ -117,7 +117,7 @@ class Server(ServerState):
         finally:  # a step uses the learning rate before the arrival's samples are counted
             self.samples += arrival.samples
         if self._decision == "dropped":  # neither applied nor merged
-            if any(kept is arrival for kept in self.aside):
+            if any(stored is arrival for stored in self.aside):
                 self._decision = "held"
             else:
                 self.ledger.dropped += 1
@@ -142,7 +142,7 @@ class Server(ServerState):
         return self._start(starting)
 
     def retire(self, worker: int) -> None:
-        """Give this worker no more jobs."""
+        """Stop assigning jobs to this worker."""
         self.active.pop(worker, None)
 
     def staleness(self, job: Job) -> int:
@@ -196,7 +196,7 @@ class Server(ServerState):
         self.held, self.pending_staleness, self.pending_scale = 0, 0, 1.0
         self.pending = self._nothing
         self.correction.stepped(self, before, lr)
-        if worker not in self.active:  # this was its last gradient
+        if worker not in self.active:  # this was the last gradient of the worker
             self.optimizer.left(worker)
 
     def state(self) -> dict[str, Any]:

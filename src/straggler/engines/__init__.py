@@ -44,10 +44,10 @@ class EngineSetup:
     workers: int
     min_workers: int | None = None  # the run waits while fewer workers are present; None: all workers
     worker_timeout: float = math.inf  # seconds without a message until a worker counts as hung (real time)
-    report: Callable[[str], None] = lambda line: None  # shows one line to the user
+    report: Callable[[str], None] = lambda line: None  # prints one line for the user
     report_failure: Callable[[float, int, str], None] = lambda time, worker, reason: None
     address: str | None = None  # of a cluster; None: start one on this machine
-    worker_resources: Mapping[str, float] = field(default_factory=dict)  # that a worker reserves on a cluster
+    worker_resources: Mapping[str, float] = field(default_factory=dict)  # reserved per worker on a cluster
 
 
 class ResumableEngine(Engine, Protocol):
@@ -61,7 +61,7 @@ class ResumableEngine(Engine, Protocol):
     def create(cls, setup: EngineSetup) -> Self: ...
 
     def resume(self, now: float, started: dict[int, float], present: list[int]) -> None:
-        """Start the clock at `now`. The jobs that these workers are given next began at `started`."""
+        """Start the clock at `now`. The next jobs of these workers began at `started`."""
 
 
 @contextmanager
@@ -93,7 +93,9 @@ def parse_engine(value: Any) -> str:
     if not isinstance(value, str) or (value not in ENGINES and not is_import_string(value)):
         raise ValueError(f"Unknown engine {value!r}. {suggest_name(str(value), ENGINES)}")
     if value not in ENGINES and not callable(getattr(load_engine(value), "create", None)):
-        raise ValueError(f"{value} is not an engine: it must be a class with a `create` class method")
+        raise ValueError(
+            f"{value} is not an engine: it must be a class with a `create` class method (see ResumableEngine)"
+        )
     return value
 
 

@@ -20,7 +20,7 @@ MAX_QUEUED_JOBS = 64  # read at once; only the newest counts
 
 
 class ProcessEngine(RealTimeEngine):
-    """Workers are child processes; the death of one closes its connection."""
+    """Engine whose workers are child processes; the death of a process closes its connection."""
 
     def _open(self) -> None:
         self._selector = DefaultSelector()

@@ -1,4 +1,4 @@
-"""Real time on a Ray cluster: an actor per worker on any node with room; the server is in this process."""
+"""Real time on a Ray cluster: an actor per worker on any node with room; the server runs in this process."""
 
 import math
 import os
@@ -80,14 +80,14 @@ class ActorSlot:
 
     actor: Any
     answers: list[Any]  # references to the answers of the current call; empty if the actor is idle
-    launch: int = -1  # of the job that it computes
+    launch: int = -1  # launch number of the job that the actor computes
     is_ready: bool = False
     pid: int = 0
     node: str = ""
 
 
 class RayEngine(RealTimeEngine):
-    """Workers are actors; the death of one, or of its node, is an exception instead of an answer.
+    """Engine whose workers are Ray actors. If an actor or its node dies, `ray.get` raises an exception.
 
     The server delays a finished gradient by its injected delay. Meanwhile the worker is idle, so a newer job
     starts at once.

@@ -18,7 +18,7 @@ from straggler.config.registry import InputError
 from straggler.running.signals import deferring_interrupts
 
 ONE_CPU = {"CPU": 1.0}
-CANCEL_SECONDS = 10.0  # that cancelled calls have to clean up
+CANCEL_SECONDS = 10.0  # time that cancelled calls have to clean up
 
 
 class RayConnection:
@@ -89,6 +89,7 @@ def check_reachable(address: str) -> None:
 
 
 def make_address_error(address: str, error: Exception) -> InputError:
+    """Return the error for an address at which no cluster could be joined."""
     reason = str(error).strip().splitlines()[0].rstrip(".")
     return InputError(
         f"--address {address}: {reason}. Use the address that `ray start --head` prints, or auto on a node "
@@ -97,7 +98,7 @@ def make_address_error(address: str, error: Exception) -> InputError:
 
 
 def count_places(resources: Mapping[str, float], most: int) -> int:
-    """Return how many workers with these resources fit on the cluster; `most` if they need nothing."""
+    """Return how many workers with these resources fit on the cluster; `most` per node if they need none."""
     needed = {name: amount for name, amount in resources.items() if amount > 0}
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     return sum(
@@ -142,10 +143,11 @@ class RemoteCalls:
         return count_places(ONE_CPU, 0)
 
     def share(self, value: Any) -> Any:
-        """Return a reference to an argument of many calls, which every node fetches once."""
+        """Store an argument of many calls, so that every node fetches it once; return a reference to it."""
         return ray.put(value)
 
     def start(self, name: str, *arguments: Any) -> None:
+        """Start a call with these arguments; `receive` returns its messages under this name."""
         self._names[self._function.remote(*arguments)] = name
 
     def receive(self) -> tuple[str, Any]:

@@ -1,4 +1,4 @@
-"""Base of the engines in real time: a clock, the current job of every worker, and recovery from failures."""
+"""Base of the real-time engines: a clock, the current job of every worker, and recovery from failures."""
 
 import math
 import time
@@ -14,12 +14,12 @@ from straggler.engines import EngineSetup
 if TYPE_CHECKING:
     from straggler.timing import Durations
 
-FAILURES_PER_WORKER, FAILURE_WINDOW = 5, 60.0  # more failures within so many seconds end the run
-START_SECONDS = 60.0  # that a process may take to start, in addition to the timeout
+FAILURES_PER_WORKER, FAILURE_WINDOW = 5, 60.0  # more failures than this within the window (s) end the run
+START_SECONDS = 60.0  # time that a process may take to start, in addition to the timeout
 
 
 class WorkerError(RuntimeError):
-    """Workers keep failing, or the custom model or data raised an exception."""
+    """Raised if workers keep failing, or if the custom model or data raised an exception."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class RunningJob:
     job: Job
     started: float
     delay: float  # injected seconds
-    since: float  # when its process could begin; the timeout counts from here
+    since: float  # when the process could begin; the timeout counts from here
 
 
 class RealTimeEngine(ABC):
@@ -113,7 +113,7 @@ class RealTimeEngine(ABC):
 
     @abstractmethod
     def _open(self) -> None:
-        """Prepare what all workers need."""
+        """Prepare the resources that all workers share."""
 
     @abstractmethod
     def close(self) -> None:
@@ -133,7 +133,7 @@ class RealTimeEngine(ABC):
 
     @abstractmethod
     def _has_unread_message(self, worker: int) -> bool:
-        """Return whether a worker has sent something that was not received yet."""
+        """Return whether a worker has sent a message that was not received yet."""
 
     @abstractmethod
     def _send(self, running: RunningJob) -> None:

@@ -39,4 +39,4 @@ class ReplayEngine:
         return Arrival(job, started, self.now, samples, self.compute.gradient)
 
     def close(self) -> None:
-        """Do nothing: whoever created the gradient computer closes it."""
+        """Do nothing: the caller that created the gradient computer closes it."""

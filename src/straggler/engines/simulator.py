@@ -27,7 +27,7 @@ class Simulator:
         # (time, worker, launch); cancelled jobs stay in the queue, so it must not hold their models
         self._queue: list[tuple[float, int, int]] = []
         self._arrivals: dict[int, Arrival] = {}  # each busy worker's arrival to come
-        self._uncomputed: list[tuple[float, int, int, ComputeTask]] = []  # tasks that no process computes yet
+        self._uncomputed: list[tuple[float, int, int, ComputeTask]] = []  # tasks that are not started yet
         self._resumed: dict[int, float] = {}
 
     @property
@@ -41,7 +41,7 @@ class Simulator:
         return {worker: arrival.job.launch for worker, arrival in self._arrivals.items()}
 
     def resume(self, now: float, started: dict[int, float], present: list[int]) -> None:
-        """Continue at a time; the next jobs of these workers started when the checkpoint says."""
+        """Set the clock to `now`. The next jobs of these workers began at `started`."""
         self.now, self._resumed = now, dict(started)
 
     def submit(self, job: Job) -> None:
@@ -70,7 +70,7 @@ class Simulator:
         return None
 
     def close(self) -> None:
-        """Do nothing: whoever created the gradient computer closes it."""
+        """Do nothing: the caller that created the gradient computer closes it."""
 
     def _create_task(self, job: Job, time: float) -> tuple[Callable[[Job], Gradient], Callable[[], None]]:
         """Create the task that computes a gradient ahead; return functions that fetch and abandon it."""
@@ -85,7 +85,7 @@ class Simulator:
         return self.compute.borrow(task)
 
     def _next_uncomputed(self) -> ComputeTask | None:
-        """Return the task with the earliest arrival that no process computes yet."""
+        """Return the task with the earliest arrival that is not started yet."""
         while self._uncomputed:
             task = heappop(self._uncomputed)[-1]
             if not task.abandoned:

@@ -1,1 +1,1 @@
-"""What is optimized: data, models, losses."""
+"""Data sets, models, losses, and the problems made of them."""

@@ -32,7 +32,7 @@ def build_problem(
     folder: Path | None = None,
     report: ReportFunction = lambda line: None,
 ) -> Problem:
-    """Load the data, set validation samples apart, partition the rest among workers, build the model."""
+    """Load the data, split off the validation set, partition the rest among workers and build the model."""
     if isinstance(dataset, QuadraticData):
         return QuadraticProblem(dataset, workers, batch_size, seed)
     data = dataset.load(folder, report)
@@ -41,7 +41,7 @@ def build_problem(
     if isinstance(model, Model):
         if data.shape is None:
             raise ValueError(
-                f"{model} takes one input tensor, but the inputs have several parts. Pass a module"
+                f"{model} takes one input tensor, but the inputs have several parts. Pass an nn.Module."
             )
         if classes is None:
             labels = read_labels(train, f"{model} needs the number of classes", report)
@@ -64,6 +64,6 @@ def split_validation(train: Examples, share: float, seed: int) -> tuple[Examples
     if not 0 < size < len(order):
         raise ValueError(
             f"validation={share} selects {size:,} of {len(order):,} samples. Both the training set and the "
-            f"validation set need samples, for example validation=0.1"
+            f"validation set need samples: use for example validation=0.1."
         )
     return ExampleSubset(train, np.sort(order[size:])), ExampleSubset(train, np.sort(order[:size]))

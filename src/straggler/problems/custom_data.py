@@ -59,7 +59,7 @@ class CustomData:
 
     @property
     def is_lazy(self) -> bool:
-        """Whether reading the training set runs code of the user, which may be slow."""
+        """Whether reading the training set runs custom code, which may be slow."""
         return isinstance(self.train, DatasetExamples) and type(self.train.dataset) is not TensorDataset
 
     def load(self, folder: Path | None, report: ReportFunction) -> Self:
@@ -81,7 +81,7 @@ class CustomData:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names: empty if targets are not integers, None if only the items tell how many there are."""
+        """Class names: empty if targets are not integers, None if only the items determine them."""
         _, targets = self.first_example
         if not isinstance(targets, Tensor) or targets.dim() != 1 or targets.dtype not in INTEGERS:
             return ()
@@ -99,7 +99,7 @@ def convert_to_array(part: Any) -> NDArray[Any]:
     try:
         array = part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
     except TypeError:
-        raise ValueError(f"Unsupported dtype {part.dtype}. Convert the data to float32") from None
+        raise ValueError(f"Unsupported dtype {part.dtype}. Convert the data to float32.") from None
     if not array.ndim:
         raise ValueError(f"Data must be tensors or arrays with one item per example, got {part!r}")
     is_label = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)

@@ -23,7 +23,7 @@ from straggler.problems.memory import check_size
 log = logging.getLogger(__name__)
 
 IDX_ARCHIVES = tuple(
-    f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
+    f"{part}-{content}-ubyte.gz" for part in ("train", "t10k") for content in ("images-idx3", "labels-idx1")
 )
 
 
@@ -63,10 +63,10 @@ class DataSet(CatalogueEntry):
 
     @abstractmethod
     def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> DataArrays:
-        """Return the data; `folder` is where the user keeps the files of published data sets."""
+        """Return the data; `folder` may contain the files of published data sets."""
 
     def status(self) -> DataSetStatus:
-        """Return where the data set is; a generated data set is always present."""
+        """Return the size and origin of the data set; a generated data set is always present."""
         data = self.load()
         arrays = (data.inputs, data.labels, data.test_inputs, data.test_labels)
         size, lengths = sum(array.nbytes for array in arrays), (len(data.labels), len(data.test_labels))
@@ -100,7 +100,7 @@ class ImageDataSet(DataSet):
         )
 
     def status(self) -> DataSetStatus:
-        """Return what the cache holds."""
+        """Return the status of the data set in the cache."""
         return inspect_cache(self.published)
 
 
@@ -184,7 +184,7 @@ class Mixture(DataSet):
     def check(self) -> Self:
         if self.samples < self.classes:
             rule = "every class needs at least one sample"
-            raise ValueError(f"samples={self.samples} is less than classes={self.classes}: {rule}")
+            raise ValueError(f"samples={self.samples} is less than classes={self.classes}, but {rule}.")
         check_size(f"samples={self.samples}, features={self.features}", self.samples * self.features)
         return self
 

@@ -1,4 +1,4 @@
-"""Examples fetched by number: arrays that are normalised per batch, or any map-style Dataset."""
+"""Examples that are fetched by number: arrays that are normalised per batch, or any map-style Dataset."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def fetch(self, chosen: NDArray[np.int64], generator: MakeGenerator | None = None) -> tuple[Tensor, Any]:
-        """Return inputs and targets; with a generator, as seen in training (augmented)."""
+        """Return inputs and targets; with a generator, augmented as in training."""
 
 
 def read_labels(examples: Examples, reason: str, report: ReportFunction) -> Labels:
     """Return all labels. If they are not known, fetch every sample and tell the user why that takes time."""
     if examples.known_labels is not None:
         return examples.known_labels
-    remedy = "give the Dataset a `targets` attribute to avoid this"
-    report(f"Reading the targets of all {len(examples):,} samples because {reason}; {remedy}.")
+    remedy = "Give the Dataset a `targets` attribute to avoid this."
+    report(f"Reading the targets of all {len(examples):,} samples because {reason}. {remedy}")
     return np.asarray([np.asarray(examples.fetch(np.array([i]))[1][0]) for i in range(len(examples))])
 
 
@@ -89,7 +89,7 @@ class DatasetExamples:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise ValueError(
                 f"{type(dataset).__name__} is not a map-style Dataset: it must have __len__ and __getitem__. "
-                "Pass the Dataset itself (not a DataLoader), or tensors"
+                "Pass the Dataset itself (not a DataLoader), or tensors."
             )
         self.dataset = dataset
 

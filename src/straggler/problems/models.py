@@ -16,7 +16,7 @@ MIN_IMAGE = 8  # pixels per side
 class Model(CatalogueEntry):
     """A network that can be built for a shape of inputs and a number of classes."""
 
-    input_shape: ClassVar[tuple[int, ...] | None] = None  # the only shape that fits; None: any shape
+    input_shape: ClassVar[tuple[int, ...] | None] = None  # the required shape; None: any shape
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return the network with new weights from torch's generator; raise if the inputs do not fit."""
@@ -26,7 +26,7 @@ class Model(CatalogueEntry):
             others = ", ".join(name for name, model in MODELS.items() if model.fits(shape))
             raise ValueError(
                 f"{self.name} requires {self.describe_inputs()}, but the data have {format_shape(shape)}. "
-                f"Use one of {others}"
+                f"Use one of {others}."
             )
         return self.network(shape, classes)
 

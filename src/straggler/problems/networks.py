@@ -14,11 +14,11 @@ HAS_ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyp
 
 
 class OneDnnSequential(nn.Sequential):
-    """A Sequential whose first convolutions, poolings and ReLUs run in oneDNN's own memory layout.
+    """A Sequential whose first convolutions, poolings and ReLUs run in oneDNN's memory layout.
 
     This is an optimisation for small images on CPUs: torch calls oneDNN for convolutions anyway, but converts
-    the layout before and after each. Converting once gives the same bits in less time. Where oneDNN would
-    give other bits, `forward` uses the plain layers.
+    the layout before and after each. Converting once gives the same bits in less time. Where oneDNN's results
+    would have other bits, `forward` uses the plain layers.
     """
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -50,14 +50,14 @@ class OneDnnSequential(nn.Sequential):
 
 
 def bound_elements(x: Tensor | None) -> float:
-    """Return an upper bound of the absolute values of all elements; NaN if an element is."""
+    """Return an upper bound of the absolute values of all elements; NaN if an element is NaN."""
     return 0.0 if x is None else float(torch.linalg.vector_norm(x.detach()))
 
 
 def lenet5(channels: int, padding: int, classes: int) -> nn.Module:
-    """Two 5×5 convolutions, each pooled, and three dense layers.
+    """Return two 5×5 convolutions, each pooled, and three dense layers.
 
-    Pooling comes before the ReLU: the result is the same, and the ReLU has a quarter of the pixels.
+    Pooling comes before the ReLU: the result is the same, and the ReLU processes a quarter of the pixels.
     """
     first = [nn.Conv2d(channels, 6, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
     second = [nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU()]
@@ -65,7 +65,7 @@ def lenet5(channels: int, padding: int, classes: int) -> nn.Module:
 
 
 def dense_layers(widths: list[int]) -> nn.Sequential:
-    """Flatten, then dense layers with ReLU between them."""
+    """Return a network that flattens its input and applies dense layers with ReLU between them."""
     check_size(f"A dense network with layers {widths}", max(a * b for a, b in pairwise(widths)))
     layers: list[nn.Module] = [nn.Flatten(), nn.Linear(widths[0], widths[1])]
     for before, after in pairwise(widths[1:]):
@@ -74,7 +74,7 @@ def dense_layers(widths: list[int]) -> nn.Sequential:
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions beside a shortcut without parameters: strided, missing channels are zero."""
+    """Two 3×3 convolutions plus a shortcut without parameters: strided, with zeros for missing channels."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class BasicBlock(nn.Module):
         self.stride, self.missing = stride, after - before
 
     def forward(self, images: Tensor) -> Tensor:
-        """Convolution, norm, ReLU, convolution, norm; add the shortcut; ReLU."""
+        """Apply convolution, norm, ReLU, convolution and norm; add the shortcut; apply ReLU."""
         inner = functional.relu(self.first_norm(self.first(images)))
         inner = self.second_norm(self.second(inner))
         shortcut = images[:, :, :: self.stride, :: self.stride]
@@ -91,7 +91,7 @@ class BasicBlock(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """Norm and ReLU before each of two 3×3 convolutions; where the shape changes, a 1×1 shortcut."""
+    """Norm and ReLU before each of two 3×3 convolutions; the shortcut is 1×1 where the shape changes."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class WideBlock(nn.Module):
         self.shortcut = nn.Conv2d(before, after, 1, stride, bias=False) if changes else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """A convolved shortcut starts after the first norm and ReLU, an identity before them."""
+        """Apply the block; a 1×1 shortcut starts after the first norm and ReLU, an identity before them."""
         active = functional.relu(self.first_norm(images))
         inner = self.second(functional.relu(self.second_norm(self.first(active))))
         return cast(Tensor, inner + (images if self.shortcut is None else self.shortcut(active)))
@@ -111,26 +111,26 @@ class GlobalAverage(nn.Module):
     """The mean over all pixels of each channel."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to (batch, channels)."""
+        """Average (batch, channels, height, width) to (batch, channels)."""
         return torch.mean(images, dim=(2, 3))
 
 
 def resnet(channels: int, classes: int, blocks: int = 3) -> nn.Module:
-    """The ResNet of He et al.: stages of 16, 32 and 64 channels, 6·blocks + 2 layers (20 with three)."""
+    """Return the ResNet of He et al.: 16, 32 and 64 channels, 6·blocks + 2 layers (20 with three)."""
     layers: list[nn.Module] = [conv3x3(channels, 16), nn.BatchNorm2d(16), nn.ReLU()]
     for before, after, stride in list_blocks(16, (16, 32, 64), blocks):
         layers.append(BasicBlock(before, after, stride))
-    return initialise(nn.Sequential(*layers, GlobalAverage(), nn.Linear(64, classes)))
+    return initialise_weights(nn.Sequential(*layers, GlobalAverage(), nn.Linear(64, classes)))
 
 
 def wide_resnet(channels: int, classes: int, blocks: int = 2, width: int = 4) -> nn.Module:
-    """The network of Zagoruyko and Komodakis: `width` times as wide, 6·blocks + 4 layers, no dropout."""
+    """Return the network of Zagoruyko and Komodakis: `width` times wider, 6·blocks + 4 layers, no dropout."""
     widths = (16 * width, 32 * width, 64 * width)
     layers: list[nn.Module] = [conv3x3(channels, 16)]
     for before, after, stride in list_blocks(16, widths, blocks):
         layers.append(WideBlock(before, after, stride))
     end = [nn.BatchNorm2d(widths[-1]), nn.ReLU(), GlobalAverage(), nn.Linear(widths[-1], classes)]
-    return initialise(nn.Sequential(*layers, *end))
+    return initialise_weights(nn.Sequential(*layers, *end))
 
 
 def list_blocks(channels: int, widths: tuple[int, ...], blocks: int) -> list[tuple[int, int, int]]:
@@ -147,7 +147,7 @@ def conv3x3(before: int, after: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
 
 
-def initialise(network: nn.Module) -> nn.Module:
+def initialise_weights(network: nn.Module) -> nn.Module:
     """Initialise convolutions from He's normal distribution, as in both papers, and dense biases with 0."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):

@@ -1,4 +1,4 @@
-"""The catalogue of partitions: which worker has which training samples, determined by a random generator."""
+"""The catalogue of partitions: rules that assign training samples to workers."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Indices = NDArray[np.int64]
 
 
 class Partition(CatalogueEntry):
-    """A rule that assigns the samples of a training set to workers; only `shared` assigns one to several."""
+    """A rule that assigns each training sample to one worker (with `shared`, to all workers)."""
 
     needs_labels: ClassVar[bool] = True  # if False, the labels passed to `deal` may be zeros
 
@@ -27,12 +27,12 @@ class Partition(CatalogueEntry):
         if samples < workers * least:
             raise ValueError(
                 f"partition={self} needs at least {least} samples per worker, got {samples} samples for "
-                f"{workers} workers. Use at most {samples // least} workers, more samples, or shared"
+                f"{workers} workers. Use at most {samples // least} workers, or partition=shared."
             )
         if self.needs_labels and np.ndim(labels) != 1:
             raise ValueError(
                 f"partition={self} needs one label per sample, but the targets have {np.ndim(labels)} "
-                f"dimensions. Use iid or shared"
+                f"dimensions. Use partition=iid or partition=shared."
             )
         dealt = self.deal(np.asarray(labels), workers, rng)
         parts = [] if dealt is None else [np.asarray(part) for part in dealt]
@@ -67,7 +67,7 @@ class Shared(Partition):
 
     def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
         if len(labels) == 0:
-            raise ValueError("There are 0 samples to share; at least one is needed")
+            raise ValueError("partition=shared needs at least one sample, got 0")
         return [np.arange(len(labels), dtype=np.int64)] * workers  # one array, however many workers
 
 
@@ -109,7 +109,7 @@ class LabelTruncated(Partition):
         if workers > len(groups):
             raise ValueError(
                 f"partition={self} cannot have more workers ({workers}) than classes ({len(groups)}): some "
-                f"would have no samples. Use at most {len(groups)} workers, or partition=label"
+                f"would have no samples. Use at most {len(groups)} workers, or partition=label."
             )
         parts = deal_round_robin(groups, workers)
         shortest = min(len(part) for part in parts)

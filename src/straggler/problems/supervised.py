@@ -1,4 +1,4 @@
-"""Supervised problem: a model, data and a loss, seen as gradients of one flat vector."""
+"""Supervised problem: a model, data and a loss, whose parameters and gradients are flat vectors."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -92,7 +92,7 @@ class SupervisedProblem:
         with preserve_global_generators():
             seed_global_generators(torch_seed(self.seed, "weights"))
             self.module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
-        if not self.module.training:  # a used module; if only parts of it are in evaluation mode, they stay
+        if not self.module.training:  # if only some submodules are in evaluation mode, they stay so
             self.module.train()
         self._modes = [(part, part.training) for part in self.module.modules()]
         parameters = [p for p in self.module.parameters() if p.requires_grad]
@@ -114,14 +114,14 @@ class SupervisedProblem:
         self._order = lru_cache(CACHED_ORDERS)(partial(shuffle_part, self.seed, self.parts))
 
     def _find_buffers(self) -> None:
-        """Find the places of all buffers; raise if a buffer would lose digits in a message."""
+        """Find the places of all buffers; raise if a buffer would lose precision when it is sent."""
         parts = [part._buffers for part in self.module.modules()]
         self._slots = [(slots, name) for slots in parts for name in slots if slots[name] is not None]
         for (_, name), buffer in zip(self._slots, self._buffers(), strict=True):
             if not torch.equal(buffer.to(self._flat.dtype).to(buffer.dtype), buffer):
                 raise ValueError(
                     f"Buffer {name!r} ({buffer.dtype}) has values that {self._flat.dtype} cannot represent. "
-                    f"Buffers travel in the type of the parameters; make it a plain attribute"
+                    f"Buffers are sent in the type of the parameters. Make this one a plain attribute."
                 )
 
     def initial_model(self) -> tuple[Tensor, Tensor]:
@@ -135,7 +135,7 @@ class SupervisedProblem:
         return min(self.batch_size, len(self.parts[worker]) - start)
 
     def batch(self, worker: int, index: int) -> NDArray[np.int64]:
-        """Return the training samples of a batch. Every pass over a worker's samples has its own order."""
+        """Return the training samples of a batch. Every pass over a worker's samples has another order."""
         epoch, position = divmod(index, self.count_batches(worker))
         start = position * self.batch_size
         return self._order(worker, epoch)[start : start + self.batch_size]
@@ -156,7 +156,7 @@ class SupervisedProblem:
         """Compute the loss of two samples, and raise if model, data and loss do not fit together."""
         labels, chosen = self.splits["train"].known_labels, np.arange(2)
         if labels is not None and labels.ndim == 1:
-            chosen = np.array([labels.argmin(), labels.argmax()])  # the largest label may have no output
+            chosen = np.array([labels.argmin(), labels.argmax()])  # there may be too few outputs
         inputs, targets = self.splits["train"].fetch(chosen[: self.batch_size] % self.samples)
         buffers = self._read_buffers()
         try:
@@ -174,12 +174,12 @@ class SupervisedProblem:
         if not isinstance(loss, Tensor) or not loss.requires_grad:
             raise ValueError(
                 f"The loss must depend on the model's parameters, got {describe_value(loss)}. "
-                f"Return the loss tensor (no item() or detach())"
+                f"Return the loss tensor (no item() or detach())."
             )
         if self.loss is F.cross_entropy and (outputs.dim() < 2 or outputs.shape[1] == 1):
             raise ValueError(
                 "The model has one output, whose cross entropy is always 0. "
-                "Give it one output per class, or pass a loss such as loss=torch.nn.functional.mse_loss"
+                "Give it one output per class, or pass a loss such as loss=torch.nn.functional.mse_loss."
             )
 
     def count_chunks(self, split: Split) -> int:
@@ -210,7 +210,7 @@ class SupervisedProblem:
                 part.training = training
 
     def _are_scores(self, outputs: Any) -> bool:
-        """Return whether outputs hold a score per class, so that the largest score is a prediction."""
+        """Return whether outputs have a score per class, so that the largest score is the prediction."""
         is_matrix = isinstance(outputs, Tensor) and outputs.dim() == 2
         return is_matrix and outputs.shape[1] >= len(self.classes) > 0
 
@@ -221,7 +221,7 @@ class SupervisedProblem:
         try:
             with preserve_global_generators(), self._evaluation_mode():
                 outputs = self.module(inputs)
-        except Exception:  # try_out() reports it
+        except Exception:  # try_out() reports the error
             return ()
         finally:
             self._load(self._first, buffers)
@@ -233,6 +233,7 @@ class SupervisedProblem:
         return {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
 
     def _load(self, x: Tensor, buffers: Tensor) -> None:
+        """Copy a flat model and its buffers into the module."""
         self._flat.copy_(x)
         if self._slots:
             targets = self._buffers()
@@ -241,11 +242,12 @@ class SupervisedProblem:
                 target.copy_((value if target.is_floating_point() else value.round()).view(target.shape))
 
     def _read_buffers(self) -> Tensor:
+        """Return a flat copy of the module's buffers."""
         if not self._slots:
             return self._first[:0]
         return torch.cat([b.detach().reshape(-1).to(self._first.dtype) for b in self._buffers()])
 
     def _buffers(self) -> list[Tensor]:
-        """Return the buffers as they are now: a module may replace the tensors."""
+        """Return the current buffers, looked up each time because a module may replace the tensors."""
         found = (slots[name] for slots, name in self._slots)
         return [torch.view_as_real(b) if b.is_complex() else b for b in found if b is not None]

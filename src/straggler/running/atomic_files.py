@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replace_atomically(path: Path, sync: bool = False) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, and rename it to `path` if the block succeeds.
+    """Yield a temporary path in the same folder, and rename it to `path` if the block succeeds.
 
     With `sync`, the content is on disk before the rename, so that it survives a power failure.
     """
@@ -54,7 +54,7 @@ def write_parquet_atomically(path: Path, table: pl.DataFrame) -> None:
 
 def write_tensors_atomically(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
     """Write named tensors as safetensors."""
-    from safetensors.torch import save_file  # imports torch, which readers of records do without
+    from safetensors.torch import save_file  # imports torch, which readers of records do not need
 
     with replace_atomically(path) as temporary:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)

@@ -11,7 +11,7 @@ from typing import Any, Self
 from straggler.config.registry import InputError
 from straggler.core import Server
 from straggler.engines import ResumableEngine
-from straggler.running.checkpoints import register_state, version_error, write_checkpoint
+from straggler.running.checkpoints import make_version_error, register_state, write_checkpoint
 from straggler.running.observer import Observer, ObserverState
 from straggler.running.recorder import Recorder, RecorderState
 from straggler.running.signals import handling_signals
@@ -65,7 +65,7 @@ class RunState:
 
 
 class Checkpointer:
-    """Called between arrivals: writes a checkpoint if one is due, and stops the run after a signal."""
+    """Called between two arrivals: writes a checkpoint if one is due, and stops the run after a signal."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class Checkpointer:
         self.engine.resume(now=0.0, started={}, present=list(self.server.active))
 
     def restore(self, state: RunState) -> None:
-        """Continue from a checkpoint."""
+        """Restore server, observer and engine from the state of a checkpoint."""
         try:
             self.server.restore(state.server)
             self.observer.restore(state.observer)
             self.engine.resume(state.clock.now, state.clock.started, state.clock.present)
         except (KeyError, TypeError, AttributeError) as error:
-            raise version_error(self.recorder.path, error) from error
+            raise make_version_error(self.recorder.path, error) from error
         self._begun, self._saved_updates = time.monotonic() - state.elapsed, self.server.k
 
     def elapsed(self) -> float:
@@ -107,7 +107,7 @@ class Checkpointer:
         return time.monotonic() - self._begun
 
     def save(self) -> None:
-        """Write a checkpoint. Jobs that the engine does not have yet count as started now."""
+        """Write a checkpoint. Jobs that were not submitted to the engine yet count as started now."""
         started, launches = self.engine.started, self.engine.launches
         state = RunState(
             updates=self.server.k,

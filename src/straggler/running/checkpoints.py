@@ -1,4 +1,4 @@
-"""Checkpoint files: one safetensors file that holds every tensor once, and the other values as JSON.
+"""Checkpoint files: one safetensors file with every tensor once, and the other values as JSON.
 
 Reading a checkpoint executes no code: only registered state classes are constructed, from their fields.
 """
@@ -22,7 +22,7 @@ from straggler.core.server import Ledger, Server, ServerState
 from straggler.record import RecordError
 from straggler.running.atomic_files import replace_atomically
 
-CHECKPOINTS_KEPT = 2  # so that one is left if the newest is damaged
+CHECKPOINTS_KEPT = 2  # one is left if the newest is damaged
 StateClass = TypeVar("StateClass", bound=type)
 STATE_CLASSES: dict[str, type] = {
     kind.__name__: kind for kind in (Job, Gradient, Ledger, ServerState, BufferAverage)
@@ -30,7 +30,7 @@ STATE_CLASSES: dict[str, type] = {
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that is damaged."""
+    """Raised if a checkpoint is damaged."""
 
 
 def register_state(kind: StateClass) -> StateClass:
@@ -66,10 +66,11 @@ def read_checkpoint(path: Path) -> Any:
     try:
         return decode_value(json.loads(metadata["state"]), tensors)
     except (KeyError, TypeError) as error:  # a class or a field that this version does not have
-        raise version_error(path, error) from error
+        raise make_version_error(path, error) from error
 
 
-def version_error(path: Path, error: Exception) -> RecordError:
+def make_version_error(path: Path, error: Exception) -> RecordError:
+    """Return the error for a checkpoint that this version cannot read."""
     return RecordError(
         f"{path} was written by another version of Straggler ({error!r}). "
         f"Resume with that version, or pass --force to start over."
@@ -92,6 +93,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def compute_checksum(text: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
+    """Return the SHA-256 of the JSON text and all arrays."""
     sha = hashlib.sha256(text.encode())
     for name in sorted(arrays, key=int):
         sha.update(np.ascontiguousarray(arrays[name]).tobytes())
@@ -149,5 +151,5 @@ def check_checkpointable(server: Server) -> None:
         try:
             encode_value(component.state(), {})
         except TypeError as error:
-            rule = "keep numbers, texts, tensors, and lists, tuples and dicts of these"
-            raise ValueError(f"{component}: {error}; {rule}") from None
+            remedy = "Use numbers, texts, tensors, and lists, tuples and dicts of these."
+            raise ValueError(f"{component}: {error}. {remedy}") from None

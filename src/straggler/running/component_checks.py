@@ -1,4 +1,4 @@
-"""Tests for custom code: run small experiments with it and report which laws of the project it breaks."""
+"""Checks of custom code: run small experiments with it and report which laws it breaks."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -34,8 +34,8 @@ KINDS: dict[type, str] = {
     nn.Module: "model",
     Dataset: "dataset",
 }
-UPDATES = 40
-WORKERS = (2, 5)
+UPDATES = 40  # budget of the small experiments
+WORKERS = (2, 5)  # numbers of workers to train with
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class CheckResult:
     """One law and whether the custom code obeys it."""
 
     law: str
-    failure: str | None  # what went wrong; None if the law holds
+    failure: str | None  # reason of the failure; None if the code obeys the law
 
 
 def find_kind(text: str) -> str:
@@ -54,7 +54,7 @@ def find_kind(text: str) -> str:
             if issubclass(target, kind):
                 return key
     raise InputError(
-        f"{text} is neither a component nor a module. Say what it is: --as loss, model or dataset"
+        f"{text} is neither a component nor a module. Pass --as loss, --as model or --as dataset."
     )
 
 
@@ -136,7 +136,7 @@ def list_laws(build: Callable[..., Experiment], key: str, folder: Path) -> dict[
         experiment = build()
         record = experiment.run(whole, jobs=1)
         again = Experiment.from_record(record, trust=True)
-        require(again.id == experiment.id, "the experiment that is read back from the record has another id")
+        require(again.id == experiment.id, "the experiment recreated from the record has another id")
 
     laws: dict[str, Callable[[], None]] = {
         "Training reaches its budget": finish,
@@ -162,7 +162,7 @@ def run_check(law: str, check: Callable[[], None]) -> CheckResult:
 
 
 class LawError(AssertionError):
-    """Custom code breaks a law."""
+    """Raised if custom code breaks a law."""
 
 
 def require(holds: bool, failure: str) -> None:
@@ -171,9 +171,9 @@ def require(holds: bool, failure: str) -> None:
         raise LawError(failure)
 
 
-def require_same(one: dict[str, Any], other: dict[str, Any], what: str) -> None:
+def require_same(one: dict[str, Any], other: dict[str, Any], runs: str) -> None:
     """Raise LawError unless two runs ended with the same weights."""
-    require(one["weights_sha256"] == other["weights_sha256"], f"{what} end with different weights")
+    require(one["weights_sha256"] == other["weights_sha256"], f"{runs} end with different weights")
 
 
 class ChurnSimulator(Simulator):

@@ -26,7 +26,7 @@ CHECKS_PER_EPOCH = 4
 def has_converged(
     problem: Problem, x: Tensor, scores: Mapping[str, Any], initial_loss: float | None = None
 ) -> bool:
-    """Return whether a run that used its budget converged.
+    """Return whether a run that spent its budget converged.
 
     `scores` has the final test accuracy (None without classes) and losses; `initial_loss` is the loss of the
     initial model on the same data as the final one, needed only without classes.
@@ -44,7 +44,7 @@ def has_converged(
 @register_state
 @dataclass
 class CollapseState:
-    """What a checkpoint stores of a CollapseDetector."""
+    """The state of a CollapseDetector in a checkpoint."""
 
     next_check: float = 1 / CHECKS_PER_EPOCH  # epochs
     failed_checks: int = 0  # in a row

@@ -1,4 +1,4 @@
-"""How good a model is on the splits of the data: computed at once, or beside the training."""
+"""Evaluation of a model on the splits of the data, at once or while training continues."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -12,29 +12,30 @@ from straggler.engines.pool.gradient_pool import ComputeTask, GradientComputer
 
 
 class Evaluation:
-    """One model on some splits; its chunks are computed by whoever computes for the run."""
+    """The evaluation of one model on some splits, in chunks that the run's gradient computer evaluates."""
 
     def __init__(
         self, compute: GradientComputer, x: Tensor, buffers: Tensor, splits: Iterable[Split]
     ) -> None:
         self.compute = compute
-        self.predictions: dict[Split, NDArray[np.int64]] = {}  # true classes and predicted classes
+        self.predictions: dict[Split, NDArray[np.int64]] = {}  # two rows: true classes, predicted classes
         self._tasks = {split: compute.evaluation_tasks(x, buffers, split) for split in splits}
         self._upcoming = chain.from_iterable(self._tasks.values())
 
     def is_ready(self) -> bool:
-        """Whether all of it is computed; what is not is started where there is room."""
+        """Start chunks where there is room, and return whether all chunks are evaluated."""
         self.compute.start_tasks(self._next, urgent=True)
         return all(task.done for tasks in self._tasks.values() for task in tasks)
 
     def scores(self) -> dict[str, float]:
-        """Loss and accuracy (percent) of every split, waited for."""
+        """Wait for all chunks, and return the loss and accuracy (percent) of every split."""
         scores: dict[str, float] = {}
         for split, tasks in self._tasks.items():
             scores |= self._score(split, tasks)
         return scores
 
     def _score(self, split: Split, tasks: list[ComputeTask]) -> dict[str, float]:
+        """Return the loss and accuracy of one split; empty if the problem does not have it."""
         chunks: list[EvaluationChunk] = []
         for task in tasks:
             self.compute.start_tasks(self._next, urgent=True)

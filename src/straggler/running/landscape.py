@@ -28,7 +28,7 @@ from straggler.problems.supervised import SupervisedProblem, use_one_thread
 from straggler.record import Record, RecordError, read_table
 from straggler.running.atomic_files import write_parquet_atomically
 
-SAVE_SECONDS = 10.0  # of work that an interrupted grid may lose
+SAVE_SECONDS = 10.0  # between writes to the cache: the work that an interruption may lose
 CACHE_NAME = re.compile(r"[0-9a-f]{16}-(\d{1,3})-(\d+|all)-(\d+\.\d+)")  # key, grid, samples, margin
 # Settings on which the loss of a model does not depend.
 TRAINING = (*COMPONENTS, "partition", "compute", "delay")
@@ -47,7 +47,7 @@ class Plane:
 
     middle: Vectors
     directions: Vectors  # two rows
-    explained: tuple[float, float]  # shares of the variance
+    explained: tuple[float, float]  # shares of the variance, largest first
 
     @classmethod
     def through(cls, snapshots: Vectors) -> "Plane":
@@ -96,7 +96,7 @@ def compute_landscape(
     jobs: int | None = None,
     data: Path | None = None,
     report: Report = lambda line: None,
-    progress: Advance = lambda done, what: None,
+    progress: Advance = lambda done, label: None,
 ) -> Landscape:
     """Evaluate the plane through the snapshots of runs, or read it from the cache."""
     ordered = sort_by_content(records)
@@ -104,14 +104,16 @@ def compute_landscape(
     experiment = check_same_problem(runs)
     plane, paths = fit_plane(runs, report)
     points = place_points(plane, paths, grid, margin)
-    cache = cache_folder(runs) / f"{hash_runs(runs)}-{grid}-{samples or 'all'}-{margin}.parquet"
+    cache = find_cache_folder(runs) / f"{hash_runs(runs)}-{grid}-{samples or 'all'}-{margin}.parquet"
     if cache.is_file():
         points = read_points(cache, points)
         partial = points["loss"].is_null().any()
-        report(f"resuming from {cache}" if partial else f"read from {cache}")
+        report(f"Resuming from {cache}." if partial else f"Read from {cache}.")
     if points["loss"].is_null().any():
         problem = limit_test_set(experiment.problem(data, report), samples, experiment.seed)
-        points = evaluate(problem, plane, paths, points, cache, jobs or os.cpu_count() or 1, report, progress)
+        points = evaluate_points(
+            problem, plane, paths, points, cache, jobs or os.cpu_count() or 1, report, progress
+        )
     return Landscape(restore_names(points, list(ordered), list(records)), plane, samples)
 
 
@@ -119,7 +121,7 @@ def find_landscape(records: Mapping[str, Record], report: Report) -> Landscape |
     """Return the latest complete landscape of exactly these runs from the cache; report unreadable files."""
     ordered = sort_by_content(records)
     runs = list(ordered.values())
-    files = cache_folder(runs).glob(f"{hash_runs(runs)}-*.parquet")
+    files = find_cache_folder(runs).glob(f"{hash_runs(runs)}-*.parquet")
     named = [(file, match) for file in files if (match := CACHE_NAME.fullmatch(file.stem))]
     if not named:
         return None
@@ -148,7 +150,7 @@ def find_trajectories(records: Mapping[str, Record], report: Report) -> Landscap
             try:
                 path = read_path(record, report)
             except (RecordError, KeyError, InputError) as error:
-                report(f"no path of {record.path.name}: {error}")
+                report(f"{record.path.name} has no path: {error}")
                 continue
             size = next(iter(paths.values()), path).weights.shape[1]
             if len(path.updates) >= FEWEST_SNAPSHOTS and path.weights.shape[1] == size:
@@ -158,13 +160,13 @@ def find_trajectories(records: Mapping[str, Record], report: Report) -> Landscap
     try:
         cached = find_landscape({name: records[name] for name in paths}, report)
     except (OSError, ValueError, RecordError, pl.exceptions.PolarsError) as error:
-        report(f"no surface: {str(error).splitlines()[0]}")
+        report(f"The surface cannot be read: {str(error).splitlines()[0]}")
         cached = None
     if cached is not None:
         losses = cached.points.filter(kind="grid")["loss"]
         if (losses.is_finite() & (losses > 0)).any():
             return cached
-        report("no surface: no loss of the grid is positive and finite")
+        report("The surface is left out: no loss of the grid is positive and finite.")
     return interpolate_losses({name: (records[name], path) for name, path in paths.items()})
 
 
@@ -186,6 +188,7 @@ def interpolate_losses(paths: Mapping[str, tuple[Record, SnapshotPath]]) -> Land
 
 
 def fit_plane(runs: Sequence[Record], report: Report) -> tuple[Plane, list[SnapshotPath]]:
+    """Return the plane through the snapshots of runs, and the runs' paths."""
     paths = [read_path(record, report) for record in runs]
     return Plane.through(np.concatenate([path.weights for path in paths])), paths
 
@@ -217,7 +220,7 @@ def check_same_problem(runs: Sequence[Record]) -> Experiment:
                     f"{record.path} has {setting}={record.settings[setting]}, but {runs[0].path} has "
                     f"{first[setting]}. A landscape shows one problem: leave one of them out."
                 )
-    return Experiment.from_record(runs[0], defaults_for=TRAINING)
+    return Experiment.from_record(runs[0], defaults_for=IRRELEVANT_SETTINGS)
 
 
 def read_path(record: Record, report: Report) -> SnapshotPath:
@@ -226,7 +229,7 @@ def read_path(record: Record, report: Report) -> SnapshotPath:
     weights = snapshots["weights"].double().numpy()
     finite = np.isfinite(weights).all(axis=1)
     if not finite.all():
-        report(f"{record.path}: left out {np.sum(~finite)} snapshots that are not finite")
+        report(f"{record.path}: left out {np.sum(~finite)} snapshots that are not finite.")
     if finite.sum() < 2 or weights.shape[1] < 2:
         raise InputError(f"{record.path} needs at least two finite snapshots of two weights. Leave it out.")
     chosen = np.flatnonzero(finite).tolist()
@@ -253,7 +256,8 @@ def hash_runs(runs: Sequence[Record]) -> str:
     return hashlib.sha256("".join(map(hash_run, runs)).encode()).hexdigest()[:16]
 
 
-def cache_folder(runs: Sequence[Record]) -> Path:
+def find_cache_folder(runs: Sequence[Record]) -> Path:
+    """Return the folder of cached landscapes, next to the first run."""
     return runs[0].path.parent / "landscapes"
 
 
@@ -271,7 +275,7 @@ def place_points(plane: Plane, paths: Sequence[SnapshotPath], grid: int, margin:
 
 
 def place_grid(projections: Vectors, grid: int, margin: float) -> list[Vectors]:
-    """Return the two axes of the grid: the extent of the paths and a margin."""
+    """Return the two axes of the grid, which covers the paths and a margin."""
     low, high = projections.min(axis=0), projections.max(axis=0)
     widths = np.maximum(high - low, 0.1 * (high - low).max() or 1.0)
     middle, reach = (low + high) / 2, widths * (0.5 + margin)
@@ -279,7 +283,7 @@ def place_grid(projections: Vectors, grid: int, margin: float) -> list[Vectors]:
 
 
 def limit_test_set(problem: Problem, samples: int | None, seed: int) -> Problem:
-    """Reduce the test set to a random part."""
+    """Reduce the problem's test set to a random part of this size, and return the problem."""
     if samples is None or not isinstance(problem, SupervisedProblem):
         return problem
     whole = problem.splits["test"]
@@ -289,7 +293,7 @@ def limit_test_set(problem: Problem, samples: int | None, seed: int) -> Problem:
     return problem
 
 
-def evaluate(
+def evaluate_points(
     problem: Problem,
     plane: Plane,
     paths: Sequence[SnapshotPath],
@@ -299,7 +303,7 @@ def evaluate(
     report: Report,
     progress: Advance,
 ) -> pl.DataFrame:
-    """Compute the missing losses and write them to the cache, now and then and at the end."""
+    """Compute the missing losses and write them to the cache, periodically and at the end."""
     losses = points["loss"].to_list()
     missing = [place for place, loss in enumerate(losses) if loss is None]
     cache.parent.mkdir(parents=True, exist_ok=True)
@@ -319,7 +323,7 @@ def evaluate(
 
 
 def estimate_cost(problem: Problem, model: WeightsAndBuffers, points: int, jobs: int) -> str:
-    """Say how long the evaluation will take, from one point (the second: the first warms up)."""
+    """Return a line that estimates the time of the evaluation from one point, measured after a warm-up."""
     for _ in range(2):
         started = time.monotonic()
         for chunk in range(problem.count_chunks("test")):
@@ -333,7 +337,7 @@ def estimate_cost(problem: Problem, model: WeightsAndBuffers, points: int, jobs:
 def build_models(
     plane: Plane, paths: Sequence[SnapshotPath], points: pl.DataFrame, places: Sequence[int]
 ) -> Iterator[WeightsAndBuffers]:
-    """Yield the models at these points; those on the plane have the mean of the runs' last buffers."""
+    """Yield the models at these points; models on the plane have the mean of the runs' last buffers."""
     last = torch.stack([path.buffers[-1] for path in paths]).mean(dim=0)
     snapshots = [(path, step) for path in paths for step in range(len(path.updates))]
     for place in places:

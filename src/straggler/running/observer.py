@@ -24,14 +24,14 @@ PUBLISH_SECONDS = 0.5  # between updates of the record's summary
 RECENT_ARRIVALS = 60  # in the progress display
 SHOWN_WORKERS = 64  # in the progress display
 RECENT_LOSS_WEIGHT = 0.02  # of the latest loss in the running mean
-ROUNDING = 1e-9  # 1.0 // 0.1 is 9
+ROUNDING = 1e-9  # tolerance in epochs, since 1.0 // 0.1 is 9
 
 TrainMetrics = Literal["never", "end", "always"]
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """What a progress bar shows."""
+    """The progress of a run, for a progress bar."""
 
     spent: float  # fraction of the budget, 0 to 1
     seconds: float  # on the run's clock
@@ -40,20 +40,20 @@ class RunProgress:
     staleness: float  # mean so far
     accuracy: float | None  # at the last evaluation, percent
     recent: tuple[int, ...] = ()  # staleness of the latest arrivals
-    behind: tuple[int | None, ...] = ()  # staleness of each worker's current model; None: it is idle
-    busy: int = 0  # workers that compute
+    behind: tuple[int | None, ...] = ()  # staleness of each worker's current model; None for an idle worker
+    busy: int = 0  # number of workers that compute
     workers: int = 0
 
 
 @dataclass(frozen=True)
 class ObserverSettings:
-    """What an observer measures."""
+    """Which measurements an observer takes, and when."""
 
     eval_every: float = 0.0  # epochs; 0: only at the end
     train_metrics: TrainMetrics = "end"  # when to evaluate the training set
     snapshots: int = 0  # number of snapshots after the initial model
-    evaluates_beside: bool = False  # in another process while training continues (real time)
-    detects_collapse: bool = False  # in virtual time only: in real time training would wait for the checks
+    evaluates_beside: bool = False  # evaluate in another process while training continues (real time)
+    detects_collapse: bool = False  # virtual time only: in real time, training would wait for the checks
     progress: Callable[[RunProgress], None] | None = None
 
 
@@ -71,7 +71,7 @@ class Snapshot:
 @register_state
 @dataclass
 class ObserverState:
-    """What a checkpoint stores of an observer."""
+    """The state of an observer in a checkpoint."""
 
     next_evaluation: float  # epochs
     seconds: float = 0.0  # on the run's clock
@@ -152,7 +152,7 @@ class Observer:
             self._detector.check(self.server.epochs, self.server.x, self.server.buffers)
 
     def progress(self) -> RunProgress:
-        """Return what a progress bar shows now."""
+        """Return the current progress."""
         server, first = self.server, range(min(SHOWN_WORKERS, len(self.server.finished)))
         return RunProgress(
             spent=self._spent(),
@@ -264,6 +264,7 @@ class Observer:
         return scores | self._score_classes() | {"converged": converged}
 
     def _score_classes(self) -> dict[str, Any]:
+        """Return precision, recall and F1 of every class, and the confusion matrix."""
         if self.state.test_predictions is None:
             return {}
         # Importing scikit-learn takes a second.
@@ -280,6 +281,7 @@ class Observer:
         return {"classes": table, "confusion": confusion_matrix(labels, predictions, labels=numbers).tolist()}
 
     def _take_snapshot(self) -> None:
+        """Add a snapshot of the current model to the record, if snapshots are wanted."""
         if not self.settings.snapshots:
             return
         snapshots = self.state.snapshots
@@ -296,6 +298,7 @@ class Observer:
 
 
 def compute_norm(vector: Tensor) -> float:
+    """Return the Euclidean norm."""
     return float(torch.linalg.vector_norm(vector))
 
 
@@ -305,5 +308,5 @@ def compute_gap(now: Tensor, then: Tensor) -> float:
 
 
 def weights_sha256(x: Tensor, buffers: Tensor) -> str:
-    """Return the SHA-256 of a model: equal if and only if every bit is."""
+    """Return the SHA-256 of a model and its buffers."""
     return hashlib.sha256(x.numpy().tobytes() + buffers.numpy().tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""How a run goes, live: a bar, numbers, who is behind; plain lines where there is no terminal."""
+"""Progress bar of a run with loss, staleness and workers; plain lines if the output is not a terminal."""
 
 import time
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from straggler.running.observer import RunProgress
 
 LINE_SECONDS = 10.0  # between plain lines
 BARS = "▁▂▃▄▅▆▇█"
-WAITING = "·"
+IDLE = "·"
 REFRESH_PER_SECOND = 8
 
 
 class ProgressBar:
-    """Shows how a run goes."""
+    """A progress bar in a terminal, or a line every ten seconds elsewhere."""
 
     def __init__(self, console: Console, title: str) -> None:
         self.console, self.title = console, title
         self._live: Live | None = None
         self._details: list[Text] = []
-        self._told = time.monotonic()
+        self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -48,71 +48,74 @@ class ProgressBar:
             self._live.stop()
 
     def say(self, line: str) -> None:
-        """A remark that stays."""
+        """Print a line above the bar."""
         self.console.print(f"{self.title}: {line}", style="dim", markup=False, soft_wrap=True)
 
     def update(self, seen: RunProgress) -> None:
-        self._advance(seen.spent, details(seen, self.console.width))
-        self._line(seen.spent, f"  {seen.seconds:.0f} s  {numbers(seen)}")
+        """Show the progress of a run."""
+        self._advance(seen.spent, format_details(seen, self.console.width))
+        self._print_line(seen.spent, f"  {seen.seconds:.0f} s  {format_numbers(seen)}")
 
     def advance(self, done: float, facts: str, clock: str = "") -> None:
-        """So much of it is done, from 0 to 1; a line has no bar and so shows the clock."""
+        """Show the finished share (0 to 1) and some facts; plain lines also show the clock."""
         self._advance(done, [Text(f"  {facts}", no_wrap=True, overflow="ellipsis")])
-        self._line(done, f"{clock}  {facts}")
+        self._print_line(done, f"{clock}  {facts}")
 
     def _advance(self, done: float, lines: list[Text]) -> None:
         if self._live is not None:
             self._details = lines
             self._progress.update(self._task, total=1.0, completed=done)
 
-    def _line(self, done: float, facts: str) -> None:
-        if self._live is None and time.monotonic() - self._told > LINE_SECONDS:
-            self._told = time.monotonic()
+    def _print_line(self, done: float, facts: str) -> None:
+        if self._live is None and time.monotonic() - self._last_line > LINE_SECONDS:
+            self._last_line = time.monotonic()
             self.console.print(f"{self.title}: {done:4.0%}{facts}", markup=False)
 
     def _view(self) -> RenderableType:
         return Group(self._progress, *self._details)
 
 
-def numbers(seen: RunProgress) -> str:
+def format_numbers(seen: RunProgress) -> str:
+    """Return loss, accuracy and mean staleness for a plain line."""
     accuracy = "" if seen.accuracy is None else f"  acc {seen.accuracy:.1f} %"
     return f"loss {seen.loss:.3f}{accuracy}  τ {seen.staleness:.1f}"
 
 
-def details(seen: RunProgress, width: int) -> list[Text]:
-    """What stands below the bar, as far as it is known."""
-    lines = [numbers_line(seen)]
-    lines += [staleness_line(seen, width)] if seen.recent else []
-    return lines + ([workers_line(seen, width)] if seen.workers else [])
+def format_details(seen: RunProgress, width: int) -> list[Text]:
+    """Return the lines below the bar, as far as their values are known."""
+    lines = [format_numbers_line(seen)]
+    lines += [format_staleness_line(seen, width)] if seen.recent else []
+    return lines + ([format_workers_line(seen, width)] if seen.workers else [])
 
 
-def numbers_line(seen: RunProgress) -> Text:
+def format_numbers_line(seen: RunProgress) -> Text:
+    """Return loss, accuracy, updates and seconds as the first line below the bar."""
     accuracy = "" if seen.accuracy is None else f"   accuracy {seen.accuracy:.1f} %"
     return Text(
         f"  loss {seen.loss:.3f}{accuracy}   {seen.updates:,} updates   {seen.seconds:,.0f} s", no_wrap=True
     )
 
 
-def staleness_line(seen: RunProgress, width: int) -> Text:
-    """The staleness of the latest arrivals as a line of bars."""
-    said = f" the latest up to {max(seen.recent, default=0):,}, mean {seen.staleness:,.1f}"
+def format_staleness_line(seen: RunProgress, width: int) -> Text:
+    """Return the staleness of the latest arrivals as a line of bars."""
+    caption = f" the latest up to {max(seen.recent, default=0):,}, mean {seen.staleness:,.1f}"
     line = Text("  staleness ", style="dim", no_wrap=True, overflow="ellipsis")
-    shown = seen.recent[-max(1, min(30, width - len(line) - len(said))) :]
-    return line.append(sparkline(shown), style="default").append(said)
+    shown = seen.recent[-max(1, min(30, width - len(line) - len(caption))) :]
+    return line.append(format_sparkline(shown), style="default").append(caption)
 
 
-def workers_line(seen: RunProgress, width: int) -> Text:
-    """A bar for each worker: how old the model is that it computes at; a dot where it waits."""
+def format_workers_line(seen: RunProgress, width: int) -> Text:
+    """Return a bar per worker, for the staleness of its current model, and a dot for an idle worker."""
     waits = seen.workers - seen.busy
-    said = f" {seen.busy:,} compute, {waits:,} wait" if waits else f" all {seen.busy:,} compute"
-    shown = seen.behind[: max(1, width - len(said) - 14)]
+    caption = f" {seen.busy:,} compute, {waits:,} wait" if waits else f" all {seen.busy:,} compute"
+    shown = seen.behind[: max(1, width - len(caption) - 14)]
     more = "…" if len(shown) < seen.workers else ""
     line = Text("  workers   ", style="dim", no_wrap=True, overflow="ellipsis")
-    return line.append(sparkline(shown) + more, style="default").append(said)
+    return line.append(format_sparkline(shown) + more, style="default").append(caption)
 
 
-def sparkline(values: Sequence[int | None]) -> str:
-    """Bars from 0 to the largest; a dot for nothing."""
+def format_sparkline(values: Sequence[int | None]) -> str:
+    """Return a bar per value, scaled from 0 to the largest; a dot for None."""
     top = max((value for value in values if value is not None), default=0)
     highest = len(BARS) - 1
-    return "".join(WAITING if value is None else BARS[-(-highest * value // max(1, top))] for value in values)
+    return "".join(IDLE if value is None else BARS[-(-highest * value // max(1, top))] for value in values)

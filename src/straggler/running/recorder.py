@@ -34,21 +34,21 @@ from straggler.running.atomic_files import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-FLUSH_SECONDS = 0.5  # arrivals that a killed run may lose, and the delay of a live display
+FLUSH_SECONDS = 0.5  # between writes of arrivals; a killed run may lose this much
 RECORD_SUFFIXES = {".toml", ".json", ".parquet", ".safetensors", ".tmp"}
 
 
 @dataclass
 class RecorderState:
-    """What a checkpoint stores, to undo what was recorded after it."""
+    """The state of a recorder in a checkpoint, to delete rows recorded after it."""
 
     curve: list[dict[str, Any]] = field(default_factory=list)
-    parts: int = 0  # files of arrivals written
-    events: list[dict[str, Any]] = field(default_factory=list)  # workers that failed
+    parts: int = 0  # number of part files of arrivals
+    events: list[dict[str, Any]] = field(default_factory=list)  # failures of workers
 
 
 class Recorder:
-    """Writes the files of one record. A context manager: it locks the folder, and notes how the run ended."""
+    """Writes the files of one record. The context manager locks the folder and records how the run ended."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Recorder:
         self._lock = lock_folder(self.path, "--out")
         if not self._force and find_finished_record(self.path) is not None:
             self._lock.release()
-            raise RecordError(f"Another process finished the run {self.path} meanwhile.")
+            raise RecordError(f"Another process has finished the run {self.path} in the meantime.")
         if self._resumed is None:
             self._clear_folder()
         else:
@@ -102,7 +102,7 @@ class Recorder:
             self.flush()
 
     def add_event(self, time: float, worker: int, reason: str) -> None:
-        """Note a failure of a worker. The engine may report one before the folder exists."""
+        """Record a failure of a worker. The engine may report one before the folder exists."""
         self._state.events.append({"time": time, "worker": worker, "what": reason})
         self._write_events()
 
@@ -140,12 +140,12 @@ class Recorder:
         shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
 
     def state(self) -> RecorderState:
-        """Flush, and return what a checkpoint must store."""
+        """Write the latest arrivals and return the state for a checkpoint."""
         self.flush()
         return self._state
 
     def _return_to(self, state: RecorderState) -> None:
-        """Delete what was recorded after a checkpoint."""
+        """Delete everything that was recorded after a checkpoint."""
         self._state = RecorderState(state.curve, state.parts, state.events + self._state.events)
         (self.path / "arrivals.parquet").unlink(missing_ok=True)  # the process was killed while it finished
         for part in (self.path / "arrivals.parts").glob("*.parquet"):
@@ -157,7 +157,7 @@ class Recorder:
             write_json_atomically(self.path / "events.json", self.events)
 
     def _clear_folder(self) -> None:
-        """Delete what an earlier run and analyses of it left; notes and figures of the user stay."""
+        """Delete the files of an earlier run and its analyses, but not the user's notes and figures."""
         for file in self.path.iterdir():
             if file.suffix in RECORD_SUFFIXES and file.is_file():
                 file.unlink()
@@ -182,7 +182,7 @@ def lock_folder(folder: Path, option: str) -> FileLock:
 
 
 def describe_environment(command: list[str]) -> dict[str, Any]:
-    """Return versions, machine and commit: what is needed to repeat a run elsewhere."""
+    """Return versions, machine, commit and command line, which help to repeat a run elsewhere."""
     packages = ("straggler", "torch", "numpy", "polars", "scikit-learn")
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

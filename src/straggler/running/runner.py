@@ -37,11 +37,11 @@ class RunOptions:
     force: bool = False  # run again, even if a finished record or a checkpoint exists
     data: Path | None = None  # folder of the data sets
     progress: Callable[[RunProgress], None] | None = None
-    report: Callable[[str], None] = lambda line: None  # shows one line to the user
+    report: Callable[[str], None] = lambda line: None  # prints one line for the user
     checkpoint_every: str = "60s"  # "60s": seconds on this machine; "500": updates
     worker_timeout: float = 60.0  # seconds without a message until a worker is restarted (real time)
     address: str | None = None  # of a Ray cluster; None: start Ray on this machine
-    worker_resources: Mapping[str, float] | None = None  # that each worker reserves on a Ray cluster
+    worker_resources: Mapping[str, float] | None = None  # reserved per worker on a Ray cluster
 
 
 def run_experiment(experiment: Experiment, options: RunOptions) -> Record:
@@ -124,7 +124,7 @@ def train_and_record(experiment: Experiment, options: RunOptions, folder: Path) 
                 "train_seconds": checkpointer.elapsed() - observer.state.evaluation_seconds,
                 "host_seconds": time.monotonic() - started,
             }
-            summary = summarize(experiment, server, observer, recorder, divergence)
+            summary = summarize_run(experiment, server, observer, recorder, divergence)
             recorder.write_tensors("weights.safetensors", problem.state_dict(server.x, server.buffers))
             recorder.finish(summary | times)
 
@@ -141,7 +141,7 @@ def build_run(experiment: Experiment, options: RunOptions) -> tuple[Problem, Ser
         raise InputError(str(error)) from error
     budget = experiment.budget(problem)
     gradients = sum(budget.shares or ()) or experiment.gradients or experiment.updates or 0
-    # Only the data tell how many epochs a number of gradients is.
+    # The number of epochs of a budget in gradients is known only with the data.
     experiment.check_schedule(gradients * experiment.batch_size / problem.samples)
     for remark in list_remarks(experiment, problem):
         options.report(remark)
@@ -149,7 +149,7 @@ def build_run(experiment: Experiment, options: RunOptions) -> tuple[Problem, Ser
 
 
 def list_remarks(experiment: Experiment, problem: Problem) -> Iterator[str]:
-    """Yield what a user may not expect of these settings."""
+    """Yield a line for every setting whose effect may surprise the user."""
     virtual, workers = experiment.engine == "simulator", experiment.workers
     if virtual and experiment.min_workers not in (None, workers):
         yield f"min_workers has no effect in virtual time: all {workers} workers are present all the time."
@@ -171,7 +171,7 @@ def default_jobs() -> int:
 def start_computing(
     problem: Problem, options: RunOptions, is_virtual: bool, evaluates_beside: bool
 ) -> GradientComputer:
-    """Return what computes gradients in virtual time, and evaluations in virtual and real time."""
+    """Return the object that computes gradients in virtual time, and evaluations in virtual and real time."""
     if is_virtual:
         return create_computer(problem, options.jobs or default_jobs())
     return GradientPool(problem, 1) if evaluates_beside else GradientComputer(problem)
@@ -180,7 +180,7 @@ def start_computing(
 def make_setup(
     experiment: Experiment, options: RunOptions, compute: GradientComputer, recorder: Recorder
 ) -> EngineSetup:
-    """Return what the engine needs; failures of workers go to the screen and to the record."""
+    """Return the setup of the engine, which reports failures of workers to the user and the record."""
 
     def report_failure(time: float, worker: int, reason: str) -> None:
         options.report(f"{reason}; restarting it.")
@@ -199,14 +199,14 @@ def make_setup(
     )
 
 
-def summarize(
+def summarize_run(
     experiment: Experiment,
     server: Server,
     observer: Observer,
     recorder: Recorder,
     divergence: Diverged | None,
 ) -> dict[str, Any]:
-    """Evaluate the final model and return everything that summary.json holds except times."""
+    """Evaluate the final model and return the contents of summary.json, except times."""
     scores, ledger = observer.evaluate_final_model(), server.ledger
     return {
         "id": experiment.id,

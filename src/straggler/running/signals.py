@@ -11,7 +11,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def handling_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call `handler` on SIGINT and SIGTERM in this block. Only the main thread can; others do nothing."""
+    """Call `handler` on SIGINT and SIGTERM in this block; outside the main thread, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

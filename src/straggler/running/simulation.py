@@ -69,7 +69,7 @@ def simulate(
 ) -> Simulation:
     """Simulate an experiment and return the finished simulation.
 
-    Without a problem, gradients cost nothing. Without a budget, the experiment's own is used.
+    Without a problem, gradients cost nothing. Without a budget, the experiment's budget is used.
     """
     simulation = create_simulation(experiment, problem)
     return simulation.run(budget or experiment.budget(simulation.problem), observe)

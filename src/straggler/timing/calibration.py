@@ -1,4 +1,4 @@
-"""Calibration: fit a simulation to a run in real time, and compare what it predicts with the run."""
+"""Calibration: fit a simulation to a run in real time, and compare its predictions with the run."""
 
 import json
 from dataclasses import dataclass
@@ -37,10 +37,11 @@ class Calibration:
 
 
 def calibrate(record: Record, experiment: Experiment | None = None, trust: bool = False) -> Calibration:
-    """Fit compute, transport and server times to a run in real time; injected delays are known.
+    """Fit compute, transport and server times to a run in real time.
 
-    A custom data set, model or loss that the record cannot recreate is not needed: only times are simulated.
-    Import strings of other components are followed only with `trust=True`.
+    Injected delays are those of the experiment. Only times are simulated, so a custom data set, model or loss
+    that the record cannot recreate is not needed. Import strings of other components are followed only with
+    `trust=True`.
     """
     experiment = experiment or Experiment.from_record(record, trust=trust, defaults_for=IRRELEVANT_KEYS)
     if experiment.engine == "simulator":
@@ -64,10 +65,10 @@ def calibrate(record: Record, experiment: Experiment | None = None, trust: bool 
 def measure_jobs(record: Record, workers: int) -> pl.DataFrame:
     """Return the seconds of compute, delay, transport and server of each job.
 
-    Each worker's first job is left out, because it includes warming up.
+    Each worker's first job is left out, because it includes the warm-up of the process.
     """
     rows = record.arrivals.filter(pl.col("compute").is_not_null()).sort("time")
-    answered = rows.select("time", heard="time")  # the arrival that a job answers is the last one before it
+    answered = rows.select("time", heard="time")  # the server starts a job in response to the last arrival
     rows = rows.sort("started").join_asof(answered, left_on="started", right_on="time")
     jobs = rows.select(
         "worker",
@@ -112,7 +113,7 @@ def fit_gamma(mean: float, variance: float, workers: tuple[int, ...] | None = No
 
 
 def predict_arrivals(experiment: Experiment, gradients: int) -> tuple[int, pl.DataFrame]:
-    """Simulate without gradients; return the number of updates, and a row for each arrival."""
+    """Simulate the timing only; return the number of updates and a table with a row per arrival."""
     rows: list[tuple[float, int, str]] = []
     server = simulate(
         experiment,
@@ -123,7 +124,7 @@ def predict_arrivals(experiment: Experiment, gradients: int) -> tuple[int, pl.Da
 
 
 def summarise_arrivals(updates: int, arrivals: pl.DataFrame) -> dict[str, float]:
-    """Return the rates and the staleness by which a prediction is judged."""
+    """Return the rates and the staleness, by which measurement and prediction are compared."""
     used = arrivals.filter(pl.col("decision") != "dropped")
     return {
         "updates per second": updates / max(arrivals["time"]),

@@ -18,11 +18,11 @@ from straggler.timing.durations import Durations
 from straggler.timing.laws import Law
 from straggler.timing.throughput import Throughput, measure_throughput
 
-MACHINES = 20_000  # blocks of jobs for densities; each of a different machine if there are as many
+MACHINES = 20_000  # blocks of jobs sampled for densities, from different machines if there are enough
 
 
 def parse_policy(text: str, workers: int) -> Policy:
-    """Return the policy that a method or policy names. `50%` means that share of the workers, at least 1."""
+    """Return the policy of a method or policy text. `50%` means that share of the workers, at least 1."""
 
     def share(match: re.Match[str]) -> str:
         return str(max(1, round(float(match[1]) * workers / 100)))
@@ -62,7 +62,7 @@ class Repetition:
         return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
 
     def measure(self) -> Throughput:
-        """Return the throughput."""
+        """Run the simulation and return its throughput."""
         policy = parse_policy(self.method, self.workers)
         updates = -(-self.gradients // policy.gradients_per_step(self.workers))
         durations = Durations(self.compute, self.delays, self.workers, self.seed)
@@ -77,7 +77,7 @@ def measure_speedups(
     gradients: int,
     seeds: Sequence[int],
     unit: float | None = None,
-    progress: Callable[[float, str], None] = lambda done, what: None,
+    progress: Callable[[float, str], None] = lambda done, label: None,
 ) -> pl.DataFrame:
     """Return the number of gradients used per `unit` seconds: a row per cluster, method, size and seed.
 

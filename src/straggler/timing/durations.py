@@ -9,20 +9,18 @@ import numpy as np
 
 from straggler.timing.laws import BLOCK, Array, Law, Term
 
-CHECKED_WORKERS = 16  # whose first job is drawn before anything runs
-
-
+CHECKED_WORKERS = 16  # number of workers whose first job is drawn before anything runs
 NO_DELAY = array("d", bytes(8 * BLOCK))
 
 
 class DurationError(ValueError):
-    """A job whose duration is not positive and finite."""
+    """Raised for a job whose duration is not positive and finite."""
 
     exit_code = 1
 
 
 class DrawnBlock(NamedTuple):
-    """One worker's latest block; indexing an array of Python floats is faster than a numpy array."""
+    """One worker's latest block, as `array.array`, which is faster to index than a numpy array."""
 
     number: int
     compute: Sequence[float]
@@ -65,7 +63,7 @@ class Durations:
         return compute, delay
 
     def check_first_jobs(self) -> None:
-        """Draw the first job of some workers, to refuse laws that give only zeros before anything runs."""
+        """Draw the first job of some workers, so that laws that give only zeros fail before anything runs."""
         for worker in range(min(self.workers, CHECKED_WORKERS)):
             self.parts(worker, 0)
 
@@ -87,7 +85,7 @@ class Durations:
     def _draw(self, worker: int, number: int) -> tuple[Array, Array, Array]:
         if not 0 <= worker < self.workers or number < 0:
             last = self.workers - 1
-            raise ValueError(f"worker must be 0 to {last}, and block at least 0; got {worker} and {number}")
+            raise ValueError(f"worker must be 0 to {last} and block at least 0, got {worker} and {number}")
         delay = np.zeros(BLOCK)
         with np.errstate(over="ignore", invalid="ignore"):  # reported when the job is submitted
             compute = draw_block(self.compute, worker, number, delay)
@@ -111,5 +109,5 @@ def draw_block(term: Term, worker: int, number: int, compute: Array) -> Array:
     """Return a term's block, after checking its shape, since a law may be custom."""
     seconds = np.asarray(term.law.block(term, worker, number, compute))
     if seconds.shape != (BLOCK,):
-        raise ValueError(f"{term.law} returned the shape {seconds.shape}; it must return {BLOCK} seconds")
+        raise ValueError(f"{term.law} must return an array of shape ({BLOCK},), got {seconds.shape}")
     return seconds

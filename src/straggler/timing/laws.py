@@ -1,4 +1,4 @@
-"""Laws of the seconds that a job takes, and the addresses of their random draws."""
+"""The catalogue of laws: distributions of the seconds that a job takes."""
 
 import hashlib
 import math
@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeInt, field_validator, model_validator
 from straggler.config.registry import Catalogue, CatalogueEntry
 from straggler.core.randomness import addressed_rng
 
-BLOCK = 64  # jobs of a worker that are drawn at once
+BLOCK = 64  # number of a worker's jobs that are drawn at once
 Array = npt.NDArray[np.float64]
 NotNegative = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -26,7 +26,7 @@ class Law(CatalogueEntry):
     """A law of the seconds per job, for all workers or only for some."""
 
     workers: tuple[NonNegativeInt, ...] | None = None
-    multiplies: ClassVar[bool] = False  # it multiplies the compute time, so it can only be a delay
+    multiplies: ClassVar[bool] = False  # whether it multiplies the compute time; then it can only be a delay
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -45,7 +45,7 @@ class Law(CatalogueEntry):
         """Return the seconds of the worker's number-th block of jobs; `compute` are their compute times."""
 
     def initial_memory(self, workers: Sequence[int]) -> dict[int, Any]:
-        """Return what the law remembers of each worker before its first job."""
+        """Return the law's memory of each worker before its first job."""
         return {}
 
 
@@ -192,7 +192,9 @@ class OnOff(Law):
     factor: AtLeastOne
 
     def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
-        starts: list[bool] = term.memory.setdefault(worker, [False])  # whether it is off when a block begins
+        starts: list[bool] = term.memory.setdefault(
+            worker, [False]
+        )  # whether the worker is off when a block begins
         for block in range(min(number, len(starts) - 1), number + 1):
             off = self.walk(starts[block], term.rng(worker, block), compute.size)
             if block + 1 == len(starts):
@@ -229,7 +231,7 @@ class Trace(Law):
         missing = [worker for worker in workers if worker not in measured]
         if missing:
             raise ValueError(
-                f"{self} has no jobs of worker {missing[0]}. Add them, or list the others in workers=…"
+                f"{self} has no jobs of worker {missing[0]}. Add them, or list the others in workers=[…]."
             )
         return {worker: measured[worker] for worker in workers}
 
@@ -250,12 +252,14 @@ class Trace(Law):
     def check_table(self, table: pl.DataFrame) -> pl.DataFrame:
         """Return the table, or raise ValueError with its first bad row."""
         if not table["worker"].dtype.is_integer() or table["worker"].null_count():
-            raise ValueError(f"{self}: the column worker must contain whole numbers from 0 in every row")
+            raise ValueError(f"{self}: the column worker must contain whole numbers from 0 in every row.")
         good = (pl.col("seconds").is_finite() & (pl.col("seconds") >= 0)).fill_null(False)
         bad = table.with_row_index("row").filter(~good)
         if bad.height:
             row, _, seconds = bad.row(0)
-            raise ValueError(f"{self}: row {row + 1} has seconds={seconds}; it must be at least 0 and finite")
+            raise ValueError(
+                f"{self}: row {row + 1} has seconds={seconds}, which must be finite and at least 0."
+            )
         return table
 
 
@@ -278,13 +282,13 @@ DELAYS = Catalogue(
 
 
 class Term:
-    """A law at its place in the sum of durations, with its workers, addresses and memory."""
+    """A law as one term of the sum that is a duration, with its workers, random generators and memory."""
 
     def __init__(self, law: Law, index: int, workers: int, seed: int) -> None:
         self.law, self.index, self.seed = law, index, seed
         self.affected = frozenset(range(workers) if law.workers is None else law.workers)
         if (last := max(self.affected)) >= workers:
-            raise ValueError(f"{law}: worker {last} does not exist; workers are 0 to {workers - 1}")
+            raise ValueError(f"{law}: worker {last} does not exist. The workers are 0 to {workers - 1}.")
         self.memory = law.initial_memory(sorted(self.affected))
 
     def rng(self, worker: int, number: int) -> np.random.Generator:
@@ -292,5 +296,5 @@ class Term:
         return addressed_rng(self.seed, f"duration-{self.index}", worker, number)
 
     def machine_rng(self, worker: int) -> np.random.Generator:
-        """Return the generator of what is drawn once for a worker's machine."""
+        """Return the generator of the draws made once per worker, such as the mean of its machine."""
         return addressed_rng(self.seed, f"machine-{self.index}", worker)

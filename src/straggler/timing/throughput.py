@@ -1,4 +1,4 @@
-"""Throughput of a policy on a cluster, without gradients: how many arrive and are used, and when.
+"""Throughput of a policy on a cluster: updates and gradients per second, from simulated timing alone.
 
 All functions use the addressed draws of `Durations`. If no worker waits, or if all start together, whole
 blocks of durations are added at once; for other policies the event loop is simulated.
@@ -15,17 +15,17 @@ from straggler.running.simulation import simulate_policy
 from straggler.timing.durations import Durations
 from straggler.timing.laws import BLOCK
 
-MARGIN = 1.01  # how much further than estimated to look for the last arrival
+MARGIN = 1.01  # factor by which the estimated time of the last arrival is exceeded
 SLICE = 2**21  # number of arrivals that are sorted at once; bounds the memory
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """The time of the last update, and what had happened to the jobs of the cluster by then."""
+    """The time of the last update, and the counts of the cluster's jobs by outcome at that time."""
 
     seconds: float
     updates: int
-    gradients: int  # that arrived
+    gradients: int  # number that arrived
     applied: int
     dropped: int
     cancelled: int
@@ -33,17 +33,17 @@ class Throughput:
 
 
 def measure_throughput(policy: Policy, durations: Durations, updates: int) -> Throughput:
-    """Run a policy for this many updates, in the fastest exact way."""
+    """Return the throughput over this many updates, computed in the fastest exact way."""
     policy.check(durations.workers)
     kind, k = type(policy), policy.gradients_per_step(durations.workers)
-    if kind in (Asynchronous, KBatchAsync):  # not their subclasses, which may do something else
-        return without_waiting(durations, updates, k)
+    if kind in (Asynchronous, KBatchAsync):  # not their subclasses, which may override anything
+        return measure_without_waiting(durations, updates, k)
     if kind in (Synchronous, KSync):
-        return in_rounds(durations, updates, k)
-    return by_simulation(policy, durations, updates)
+        return measure_rounds(durations, updates, k)
+    return measure_by_simulation(policy, durations, updates)
 
 
-def by_simulation(policy: Policy, durations: Durations, updates: int) -> Throughput:
+def measure_by_simulation(policy: Policy, durations: Durations, updates: int) -> Throughput:
     """Measure the throughput of any policy with the event loop."""
     simulation = simulate_policy(policy, durations, Budget(updates=updates))
     server, ledger = simulation.server, simulation.server.ledger
@@ -51,9 +51,9 @@ def by_simulation(policy: Policy, durations: Durations, updates: int) -> Through
     return Throughput(simulation.engine.now, server.k, server.gradients, *jobs)
 
 
-def without_waiting(durations: Durations, updates: int, k: int) -> Throughput:
-    """Measure the throughput if each worker restarts at once and every k arrivals are an update."""
-    paths, wanted = [Path(durations, worker) for worker in range(durations.workers)], updates * k
+def measure_without_waiting(durations: Durations, updates: int, k: int) -> Throughput:
+    """Measure the throughput if each worker restarts at once and every k-th arrival is an update."""
+    paths, wanted = [ArrivalTimes(durations, worker) for worker in range(durations.workers)], updates * k
     horizon, passed = 0.0, 0
     while True:  # in slices: arrivals that are surely before the last one are only counted
         rate = sum(path.rate for path in paths)
@@ -69,12 +69,12 @@ def without_waiting(durations: Durations, updates: int, k: int) -> Throughput:
     return Throughput(last, updates, wanted, wanted, 0, 0, wanted + durations.workers)
 
 
-class Path:
-    """The times at which the jobs of a worker that never waits end."""
+class ArrivalTimes:
+    """The times at which the jobs of one worker end if it never waits."""
 
     def __init__(self, durations: Durations, worker: int) -> None:
         self.durations, self.worker = durations, worker
-        self.times = np.cumsum(durations.block(worker, 0))  # those that are not discarded
+        self.times = np.cumsum(durations.block(worker, 0))  # the times that are not discarded
         self.blocks, self.discarded, self.end = 1, 0, float(self.times[-1])
 
     @property
@@ -102,7 +102,7 @@ class Path:
         self.blocks, self.end = self.blocks + blocks, float(more[-1])
 
 
-def in_rounds(durations: Durations, updates: int, k: int) -> Throughput:
+def measure_rounds(durations: Durations, updates: int, k: int) -> Throughput:
     """Measure the throughput if all start together and the k-th arrival ends a round, cancelling the rest."""
     clock, workers = np.zeros(1), durations.workers
     for number in range(-(-updates // BLOCK)):

@@ -1,4 +1,4 @@
-"""Step on the first k gradients: one family, two switches. Dutta et al. 2018."""
+"""Policies that step on the first k gradients; two switches distinguish them. Dutta et al. 2018."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Literal
@@ -11,8 +11,8 @@ from straggler.core import Arrival, Policy, Server
 class FirstK(Policy):
     """Step as soon as k gradients have arrived."""
 
-    waits: ClassVar[bool]  # a worker that delivered waits for the step
-    cancels: ClassVar[bool]  # the step cancels the jobs in flight
+    waits: ClassVar[bool]  # whether a worker that delivered waits for the step
+    cancels: ClassVar[bool]  # whether the step cancels the jobs in flight
     k: int = Field(ge=1)
     aggregate: Literal["mean", "sum"] = "mean"
 
@@ -36,7 +36,7 @@ class FirstK(Policy):
         return self._step(server)
 
     def _step(self, server: Server) -> Iterable[int]:
-        """Step if k gradients are merged or no other will come; return the workers that start."""
+        """Step if k gradients are merged or no more can arrive; return the workers that start."""
         if server.held < self.k and not (self.waits and not server.busy and server.held):
             return ()
         server.step(self.aggregate)

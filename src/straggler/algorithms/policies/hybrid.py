@@ -64,7 +64,7 @@ class Hybrid(Policy):
         if server.aside or iteration.pushes[arrival.worker] > iteration.least + self.staleness_tolerance:
             server.aside.append(arrival)
             self._collect(server, iteration)
-        else:  # as above, without searching the arrivals set aside
+        else:  # same result, without searching the arrivals set aside
             server.merge(arrival)
             iteration.collected.append(arrival.worker)
         return self._advance(server, iteration)
@@ -86,7 +86,7 @@ class Hybrid(Policy):
         return self._state.given.get(worker) or (server.k, server.x)
 
     def _advance(self, server: Server, iteration: Iteration) -> list[int]:
-        """Step while k gradients are collected or no other will come; return the workers that start."""
+        """Step while k gradients are collected or no more can arrive; return the workers that start."""
         starting = self._step_while_complete(server, iteration)
         for _ in range(len(iteration.collected) + len(server.aside)):  # each round uses at least one of them
             if server.busy or starting:

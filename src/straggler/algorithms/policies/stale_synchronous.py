@@ -14,7 +14,7 @@ class Clocks:
     """How many gradients each worker has delivered; a worker that rejoins continues at the slowest clock."""
 
     by_worker: list[int]
-    active: dict[int, int]  # clock → number of active workers that show it; there are few different clocks
+    active: dict[int, int]  # clock → number of active workers at it; there are few different clocks
 
     def advance(self, worker: int, is_active: bool) -> int:
         """Advance a worker's clock and return it."""
@@ -25,7 +25,7 @@ class Clocks:
         return clock
 
     def remove(self, clock: int) -> None:
-        """Count one active worker less at a clock."""
+        """Remove one active worker from the count at a clock."""
         if self.active[clock] == 1:
             del self.active[clock]
         else:

@@ -28,7 +28,7 @@ def compute_call(
 
 
 class SlotLayout(NamedTuple):
-    """The content of a slot: a model, its buffers, and room for a gradient and the buffers after it."""
+    """The layout of a slot: a model, its buffers, and space for a gradient and the buffers after it."""
 
     size: int
     buffers: int
@@ -61,7 +61,7 @@ class SharedSlot:
 
 
 class ChildProcess:
-    """A process that computes, with its connection and its slots."""
+    """The parent's side of a process that computes: its connection and its slots."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ChildProcess:
 
     @property
     def load(self) -> int:
-        """The number of its slots in use; all of them while it is not ready."""
+        """The number of slots in use; the number of all slots while the process is not ready."""
         return sum(slot.task is not None for slot in self.slots) if self.is_ready else len(self.slots)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class ChildRuntime:
     def compute(self, number: int, call: tuple[Any, ...]) -> float | EvaluationChunk | str:
         """Compute a call at the model of a slot.
 
-        Return the loss of a gradient, which is in the slot; an evaluation; or a traceback.
+        Return the loss (the gradient is written into the slot), an evaluation, or a traceback.
         """
         x, buffers, gradient, buffers_after = self.slots[number]
         try:

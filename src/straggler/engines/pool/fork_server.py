@@ -54,7 +54,7 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def is_usable(self) -> bool:
-        """Return whether it is alive and belongs to this process, not to the one that forked this process."""
+        """Return whether the server is alive and was started by this process, not by its parent."""
         return self.owner == os.getpid() and self.process.poll() is None
 
     def fork(self, main: Callable[..., None], arguments: Sequence[int], fds: Sequence[int]) -> int:

@@ -1,6 +1,6 @@
 """Gradients and evaluations of a problem, computed here or on a pool of processes with the same results.
 
-Who owns the memory of a gradient:
+Ownership of the memory of a gradient:
 - A process of the pool writes a gradient into its slot of shared memory. The slot stays in use.
 - `result(task)` copies the gradient and frees the slot; the caller owns the copy.
 - `borrow(task)` returns the gradient in the slot, without a copy. The next call of `borrow`, `result` or
@@ -32,7 +32,7 @@ from straggler.engines.pool.shared_memory import pack_shared
 
 NO_TENSOR = torch.empty(0)
 SLOTS = 3  # tasks that a process may have: one is computed while the others wait, so that it never idles
-MAX_DEATHS = 3  # of each process, in a row, before the run fails
+MAX_DEATHS = 3  # average deaths per process, without a result in between, before the run fails
 
 
 class ComputeTask:
@@ -79,12 +79,12 @@ class GradientComputer:
         return compute_call(self.problem, task.call, task.x, task.buffers)
 
     def borrow(self, task: ComputeTask) -> Gradient:
-        """Return a gradient that is valid until the next call (see the module's docstring)."""
+        """Return a gradient that is valid until the next call of this object (see the module's docstring)."""
         gradient: Gradient = self.result(task)
         return gradient
 
     def start_tasks(self, next_task: Callable[[], ComputeTask | None], urgent: bool = False) -> None:
-        """Start tasks whose results will be needed soon, in the order of `next_task`, which may return None.
+        """Start tasks whose results will be needed soon. `next_task` returns them in order, then None.
 
         Urgent tasks may take the slots of finished ones.
         """

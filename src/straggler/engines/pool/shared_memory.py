@@ -1,4 +1,4 @@
-"""Memory that processes share, and pickles whose large arrays are outside of the pickle."""
+"""Memory that processes share, and pickles that leave large arrays out and refer to them."""
 
 import io
 import mmap
@@ -18,7 +18,7 @@ Bytes = NDArray[np.uint8]
 
 
 class SharedMemory:
-    """Memory that a child process maps by its file descriptor. It has no name, so none is left behind."""
+    """Memory that a child process maps by file descriptor. It has no name, so a crash leaves no file."""
 
     def __init__(self, size: int) -> None:
         if hasattr(os, "memfd_create"):
@@ -30,7 +30,7 @@ class SharedMemory:
         self.bytes = mmap.mmap(self.fd, max(size, 1))
 
     def close(self) -> None:
-        os.close(self.fd)  # the mapping lives as long as a tensor uses it
+        os.close(self.fd)  # the mapping stays valid while a tensor uses it
 
 
 def map_tensor(memory: mmap.mmap, offset: int, count: int, dtype: torch.dtype) -> Tensor:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DataSetStatus:
-    """Where a data set is and whether it is what was published."""
+    """Where a data set is, and whether its checksums are those of the published files."""
 
     name: str
     present: bool
@@ -56,7 +56,7 @@ def load_published(
 ) -> dict[str, Array]:
     """Return the arrays from the cache, else from the user's folder, else from the first working source."""
     if folder is not None and not folder.is_dir():
-        raise DataError(f"{folder} is not a folder. Pass an existing folder with --data (or STRAGGLER_DATA)")
+        raise DataError(f"{folder} is not a folder. Pass an existing folder with --data or STRAGGLER_DATA.")
     try:
         return open_arrays(published, data_cache_folder() / published.name)
     except DataError:
@@ -67,7 +67,7 @@ def load_published(
     except OSError as error:
         remedy = "Set STRAGGLER_CACHE to a writable folder with enough space"
         problem = f"Cannot write to the cache {data_cache_folder()}: {error.strerror or error}"
-        raise DataError(f"{problem}. {remedy}") from None
+        raise DataError(f"{problem}. {remedy}.") from None
 
 
 def fetch_published(
@@ -89,7 +89,7 @@ def fetch_published(
             if isinstance(source, FolderSource) and not isinstance(error, FilesMissingError):
                 raise DataError(
                     f"{error}. Replace the file, pass a folder with the files in a subfolder {name}, "
-                    f"or leave out --data to download {name}"
+                    f"or leave out --data to download {name}."
                 ) from None
             reasons.append(f"{source}: {error}")
             report(reasons[-1])
@@ -122,13 +122,13 @@ def store_from_source(published: PublishedData, source: Source, report: ReportFu
 
 @contextmanager
 def lock_cache(name: str, report: ReportFunction) -> Iterator[None]:
-    """Hold a lock while fetching a data set, so that other processes wait for it."""
+    """Lock the cache while fetching a data set, so that other processes wait."""
     data_cache_folder().mkdir(parents=True, exist_ok=True)
     lock = FileLock(data_cache_folder() / f".{name}.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        report(f"{name}: waiting for another process that fetches it")
+        report(f"{name}: waiting for another process that is fetching it")
         lock.acquire()
     try:
         yield

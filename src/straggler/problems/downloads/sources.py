@@ -22,13 +22,13 @@ BLOCK_BYTES = 1 << 20
 
 
 class DataError(RuntimeError):
-    """A data set is not available or not what was published."""
+    """Raised if a data set is not available or differs from the published one."""
 
     exit_code = 2
 
 
 class FilesMissingError(DataError):
-    """A folder has no file of a data set."""
+    """Raised if a folder has no file of a data set."""
 
 
 class Source(Protocol):
@@ -71,7 +71,7 @@ class WebSource:
 
 @dataclass(frozen=True)
 class DebianSource:
-    """A Debian package with data: read where it is installed, else downloaded and unpacked without root."""
+    """A Debian package with data, read in place if installed, otherwise downloaded (without root)."""
 
     package: str
     folder: str
