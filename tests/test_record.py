@@ -314,7 +314,7 @@ def test_starting_over_clears_what_was_there_and_nothing_else(tmp_path: Path) ->
         writing.finish({"status": "finished"})
     for measured in ("calibration.json", "initial_buffers.json", "divided_by.json"):
         (tmp_path / measured).write_text("{}")
-    with pytest.raises(RecordError, match="Another process finished"), recorder(tmp_path):
+    with pytest.raises(RecordError, match="Another process has finished"), recorder(tmp_path):
         pass
     assert Record(tmp_path).ended and len(Record(tmp_path).arrivals) == 1
     with recorder(tmp_path, force=True):
@@ -371,7 +371,7 @@ def test_what_another_process_finished_meanwhile_stays(tmp_path: Path) -> None:
         state = first.state()
         first.finish({"status": "finished"})
     late = Recorder(tmp_path, "", [], resumed=state)
-    with pytest.raises(RecordError, match="Another process finished"):
+    with pytest.raises(RecordError, match="Another process has finished"):
         late.__enter__()
     assert Record(tmp_path).summary["status"] == "finished"
     with recorder(tmp_path, force=True):  # nobody holds it

@@ -444,7 +444,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "no budget at all": (["--epochs", "0"], ["epochs", "0.0", "greater than 0"]),
     "share of updates": (["--updates", "9", "--stop", "each"], ["stop='each'", "epochs or gradients"]),
     "unknown stop": (["--stop", "some"], ["stop", "'some'", "'all' or 'each'"]),
-    "one worker only": (["--method", "sgd"], ["sgd has one worker", "workers=4", "workers=1"]),
+    "one worker only": (["--method", "sgd"], ["method=sgd requires workers=1", "workers=4", "asgd"]),
     "momentum of 1": (["--momentum", "1"], ["momentum", "1.0", "less than 1"]),
     "momentum twice": (["--momentum", ".5", "--optimizer", "sgd(momentum=.9)"], ["momentum is set twice"]),
     "momentum for adam": (["--momentum", ".5", "--optimizer", "adam"], ["adam has no momentum", "sgd"]),
@@ -463,7 +463,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["ends after", "Make it last longer"],
     ),
     "a method for a policy": (["--policy", "ssgd"], ["'ssgd' is a method", "method='ssgd'"]),
-    "a number for a list": (["--delay", "constant(1, workers=0)"], ["workers", "0", "write workers=[0]"]),
+    "a number for a list": (["--delay", "constant(1, workers=0)"], ["workers", "0", "Write workers=[0]"]),
     "nesterov without momentum": (
         ["--method", "ga", "--momentum", "0"],
         ["--no-nesterov", "momentum", "0.9"],

@@ -134,7 +134,7 @@ def test_positional_values_come_in_the_order_of_the_keys() -> None:
         ("constant(1, [0], 2)", "constant takes at most 2 values: seconds, workers"),
         ("gaussian(1, mean=1)", "mean is set twice"),
         ("constant(seconds=1, seconds=2)", "in the parentheses"),
-        ("constant", "seconds is missing; add seconds="),
+        ("constant", "seconds is missing. Add seconds="),
         ("constant(second=1)", "unknown key 'second'. Did you mean 'seconds'?"),
         ("constant(-1)", "seconds must be greater than or equal to 0, got -1"),
         ("constant(inf)", "seconds must be a finite number, got inf"),
@@ -211,12 +211,12 @@ def test_any_text_is_an_entry_or_a_value_error(text: str) -> None:
 
 @pytest.mark.parametrize("value", [3, None, 1.5, ["constant(1)"], object])
 def test_other_things_are_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="is not a delay law: a delay law is text"):
+    with pytest.raises(ValueError, match=r"is not a delay law\. Pass text"):
         parse_entry(value, DELAYS)
 
 
 def test_an_entry_of_another_catalogue_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"is not a policy: a policy is text such as 'asynchronous'"):
+    with pytest.raises(ValueError, match=r"is not a policy\. Pass text such as 'asynchronous'"):
         parse_entry(Constant(seconds=1), POLICIES)
 
 

@@ -56,7 +56,7 @@ def test_a_damaged_file_in_the_users_folder_is_an_error_and_no_other_source_is_u
 def test_a_missing_file_in_the_users_folder_is_an_error(cache, tmp_path):
     folder = write_idx(tmp_path / "mine", compress=bytes)
     (folder / "train-labels-idx1-ubyte").unlink()
-    with pytest.raises(DataError, match="lacks train-labels-idx1-ubyte"):
+    with pytest.raises(DataError, match="does not contain train-labels-idx1-ubyte"):
         load_published(TINY, [Fake()], folder)
 
 

@@ -159,7 +159,7 @@ def test_more_workers_than_samples_is_refused_with_a_remedy(text):
 
 @pytest.mark.parametrize("text", ["label", "label-truncated", "dirichlet(alpha=1)", "shards"])
 def test_partitions_by_label_refuse_targets_of_several_dimensions(text):
-    with pytest.raises(ValueError, match=r"one label per sample.*2 dimensions.*iid or shared"):
+    with pytest.raises(ValueError, match=r"one label per sample.*2 dimensions.*partition=iid"):
         split(text, np.zeros((20, 2)), 2)
     assert sum(map(len, split("iid", np.zeros((20, 2)), 2))) == 20
 

@@ -105,10 +105,12 @@ def test_cached_landscapes_are_not_computed_again(
     seen: Landscape, three: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("straggler.running.landscape.evaluate", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(
+        "straggler.running.landscape.evaluate_points", lambda *_: pytest.fail("computed again")
+    )
     again = compute_landscape(three, grid=9, margin=0.5, jobs=1, report=said.append)
     assert again.points.equals(seen.points)
-    assert said and said[0].startswith("read from")
+    assert said and said[0].startswith("Read from")
     for other in ({"grid": 8}, {"margin": 0.4}, {"samples": 5}):
         with pytest.raises(pytest.fail.Exception, match="computed again"):
             compute_landscape(three, **{"grid": 9, "margin": 0.5, "jobs": 1, **other})  # type: ignore[arg-type]

@@ -328,7 +328,7 @@ def test_a_state_comes_back_as_it_was_with_shared_tensors_shared(tmp_path: Path)
     assert back["pair"] == (1, [None, True, "text"])
     assert back["aside"][0].time == 1.5
     assert torch.equal(back["aside"][0].gradient.vector, x * 2)
-    with pytest.raises(TypeError, match="cannot hold"):
+    with pytest.raises(TypeError, match="cannot store"):
         checkpoint.write_checkpoint(tmp_path, 2, {"file": tmp_path})
 
 
