@@ -16,7 +16,7 @@ def _ray_ends() -> Iterator[None]:
 
 @pytest.fixture
 def ray_here(_ray_ends: None) -> None:
-    """One Ray for all tests of this process; engines use the one there is."""
+    """Start one Ray for all tests of this process; engines join it."""
     from straggler.engines.ray_cluster import RayConnection
 
     RayConnection(address=None, workers=6, resources={"CPU": 1.0})

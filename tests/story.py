@@ -1,4 +1,4 @@
-"""Train small experiments without a record, and keep every arrival for a test to look at."""
+"""Simulate small experiments without a record, and return every arrival for tests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from straggler.running.simulation import create_simulation
 
 @dataclass
 class Story:
-    """What a test saw of a run."""
+    """The server, the problem and the arrivals of a simulation."""
 
     server: Server
     problem: Problem
@@ -27,7 +27,7 @@ class Story:
 
 
 def run_story(watch: Callable[[Server], None] | None = None, **settings: Any) -> Story:
-    """Simulate an experiment and keep every arrival; `watch` sees the server after each."""
+    """Simulate an experiment and collect its arrivals; call `watch` with the server after each."""
     experiment = Experiment(**settings)
     problem = experiment.problem()
     simulation = create_simulation(experiment, problem)

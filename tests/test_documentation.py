@@ -49,7 +49,7 @@ def sections(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_section_says_what_a_reader_wants_to_know(method: str) -> None:
+def test_every_section_has_the_same_parts(method: str) -> None:
     section = sections(METHODS_PAGE)[f"`{method}`"]
     for wanted in ("```text\n", "**Settings**", "**Memory**", "**Use it**", "**Reduces to**"):
         assert wanted in section
@@ -61,7 +61,7 @@ def memory(expression: str, workers: int) -> int:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_memory_of_a_method_is_what_another_test_counts(method: str) -> None:
+def test_the_stated_memory_is_the_counted_memory(method: str) -> None:
     stated = re.search(r"\*\*Memory\*\*: ([N\d](?: \+ \d)?)\b", sections(METHODS_PAGE)[f"`{method}`"])
     assert stated is not None
     assert memory(stated[1], workers=4) == STATE[method]
@@ -138,15 +138,15 @@ def check(line: str) -> Experiment | None:
     required = any(p.param_type_name == "argument" and p.required for p in command.params)
     if required and not arguments:  # the text mentions the command without calling it
         return None
-    given = command.make_context(name, arguments).params
+    parsed = command.make_context(name, arguments).params
     if name == "list":
-        assert given["what"] is None or given["what"] in read_listing()
+        assert parsed["what"] is None or parsed["what"] in read_listing()
     if name == "cite":
-        assert given["method"].isupper() or given["method"] in METHODS
+        assert parsed["method"].isupper() or parsed["method"] in METHODS
     if name != "run":
         return None
-    flags = {key: value for key, value in given.items() if key in Experiment.model_fields}
-    settings = parse_assignments(list(given["set_"] or []))
+    flags = {key: value for key, value in parsed.items() if key in Experiment.model_fields}
+    settings = parse_assignments(list(parsed["set_"] or []))
     return Experiment(**settings | {key: value for key, value in flags.items() if value not in (None, ())})
 
 
@@ -254,7 +254,7 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("claim", SAME)
-def test_two_ways_to_say_the_same_to_the_bit(claim: str) -> None:
+def test_equivalent_methods_are_bit_identical(claim: str) -> None:
     one, other = (run_story(**QUADRATIC | settings).server.x for settings in SAME[claim])
     assert torch.equal(one, other)
 
@@ -272,7 +272,7 @@ def test_with_one_worker_the_look_ahead_is_a_gap(method: str) -> None:
     assert not torch.equal(ours, dana)
 
 
-def test_dana_and_slim_part_when_the_rate_changes() -> None:
+def test_dana_and_dana_slim_differ_when_the_rate_changes() -> None:
     """An epoch of the quadratic has 1,000 gradients; the learning rate halves after it."""
 
     def difference(**settings: Any) -> float:

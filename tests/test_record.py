@@ -1,4 +1,4 @@
-"""Records: whole or absent, readable at any moment, and nothing in them that could run."""
+"""Records: files are complete or absent, readable at any moment, and never execute code."""
 
 import io
 import json
@@ -58,7 +58,7 @@ def visible(folder: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """A run with everything in it: BatchNorm, evaluations, snapshots."""
+    """A finished run with BatchNorm, evaluations and snapshots."""
     experiment = Experiment(
         dataset="digits", model="asu-fashion", workers=2, updates=12, eval_every=0.1, snapshots=3
     )
@@ -66,33 +66,33 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Record:
 
 
 @pytest.mark.parametrize("every", [0.1, 0.2, 0.7])
-def test_evaluations_are_as_many_as_asked_for(every: float, tmp_path: Path) -> None:
-    """In floats 1.0 // 0.1 is 9, and 2.1 / 0.7 is below 3."""
+def test_the_number_of_evaluations_follows_eval_every(every: float, tmp_path: Path) -> None:
+    """Rounding must not lose an evaluation: in floats 1.0 // 0.1 is 9, and 2.1 / 0.7 is below 3."""
     settings = {"dataset": "mixture(samples=20)", "model": "linear", "workers": 1, "batch_size": 1}
     curve = Experiment(**settings, epochs=2.1, eval_every=every).run(tmp_path, jobs=1).curve
     assert len(curve) == 1 + round(2.1 / every) + (round(2.1 / every) * every < 2.09)
 
 
-def test_a_run_that_was_killed_is_lost_when_it_has_been_quiet(finished: Record, tmp_path: Path) -> None:
+def test_a_killed_run_is_lost_after_a_while(finished: Record, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     shutil.copytree(finished.path, folder)
     (folder / "summary.json").write_text('{"status": "running"}')
-    assert Record(folder).status == "running", "it wrote a moment ago"
+    assert Record(folder).status == "running", "the summary was written a moment ago"
     os.utime(folder / "summary.json", (0, 0))
     assert Record(folder).status == "lost" and not Record(folder).ended
     with FileLock(folder / ".lock"):
-        assert Record(folder).status == "running", "somebody holds it"
+        assert Record(folder).status == "running", "a process holds the lock"
     console = Console(file=io.StringIO(), width=100)
     console.print(describe_record(Record(folder)))
-    said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "killed: lost" in said and "straggler resume" in said
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "killed: lost" in shown and "straggler resume" in shown
     assert RunFacts(folder).status == "lost"
 
 
-# What is in the folder.
+# The files in the folder.
 
 
-def test_the_files_are_those_of_the_contract(finished: Record) -> None:
+def test_a_record_has_all_files_and_columns(finished: Record) -> None:
     assert visible(finished.path) == FILES
     assert set(finished.arrivals.columns) == set(ARRIVALS)
     wanted = "time worker index version staleness gap loss gradient_norm weight_norm decision"
@@ -117,7 +117,7 @@ def test_nothing_on_disk_is_a_pickle(finished: Record) -> None:
             pickle.loads(content)
 
 
-def test_whoever_may_read_the_summary_may_read_the_weights(finished: Record) -> None:
+def test_all_files_have_the_same_permissions(finished: Record) -> None:
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in finished.path.iterdir()}
     assert {modes[name] for name in FILES} == {modes["summary.json"]}
 
@@ -152,7 +152,7 @@ def flat(record: Record, module: nn.Module) -> torch.Tensor:
     ],
     ids=lambda budget: " ".join(f"{key}={value}" for key, value in budget.items()),
 )
-def test_snapshots_go_from_the_first_model_to_the_last(budget: dict[str, Any], tmp_path: Path) -> None:
+def test_snapshots_include_the_first_and_the_last_model(budget: dict[str, Any], tmp_path: Path) -> None:
     experiment = Experiment(**QUICK, **budget, snapshots=6)
     record = experiment.run(tmp_path, jobs=1)
     snapshots, problem = record.snapshots(), experiment.problem()
@@ -179,7 +179,7 @@ def test_snapshots_carry_buffers(finished: Record) -> None:
     assert torch.equal(snapshots["buffers"][-1], buffers)
 
 
-def test_no_snapshots_unless_asked(tmp_path: Path) -> None:
+def test_without_the_setting_there_are_no_snapshots(tmp_path: Path) -> None:
     record = Experiment(**QUICK, updates=3).run(tmp_path, jobs=1)
     assert visible(record.path) == FILES - {"snapshots.safetensors"}
     with pytest.raises(RecordError, match=r"snapshots\.safetensors cannot be read"):
@@ -196,7 +196,7 @@ def test_time_to(tmp_path: Path) -> None:
     assert [record.time_to(x) for x in (10, 20, 55, 60, 70, 81)] == [1, 1, 2, 2, 4, None]
 
 
-# While it is written.
+# Reading during a run.
 
 
 def test_arrivals_can_be_read_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_arrivals_are_not_written_one_by_one(tmp_path: Path) -> None:
     assert len(Record(tmp_path).arrivals) == 1000
 
 
-def test_columns_that_begin_later_are_kept(tmp_path: Path) -> None:
+def test_columns_may_be_added_later(tmp_path: Path) -> None:
     with recorder(tmp_path) as writing:
         writing.add_evaluation({"seconds": 0.0, "batch_loss": None})
         writing.add_evaluation({"seconds": 1.0, "batch_loss": 2.5, "train_loss": 1.5})
@@ -234,14 +234,16 @@ def test_columns_that_begin_later_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["curve", "summary", "weights"])
-def test_a_file_is_whole_or_as_it_was(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk fills up in the middle of a file: the one that was there is still there."""
+def test_a_failed_write_leaves_the_old_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the disk fills up in the middle of a write, the old file remains."""
 
     def write_half(*arguments: Any, **_: Any) -> None:
         next(a for a in arguments if isinstance(a, Path)).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    def half_a_text(path: Path, text: str, encoding: str) -> None:
+    def write_half_text(path: Path, text: str, encoding: str) -> None:
         path.write_bytes(text[:5].encode())
         raise OSError(28, "No space left on device")
 
@@ -252,7 +254,7 @@ def test_a_file_is_whole_or_as_it_was(name: str, tmp_path: Path, monkeypatch: py
         with monkeypatch.context() as patch:
             patch.setattr(pl.DataFrame, "write_parquet", write_half)
             patch.setattr("safetensors.torch.save_file", write_half)
-            patch.setattr(Path, "write_text", half_a_text)
+            patch.setattr(Path, "write_text", write_half_text)
             with pytest.raises(OSError, match="No space"):
                 if name == "curve":
                     writing.add_evaluation({"seconds": 2.0})
@@ -265,8 +267,8 @@ def test_a_file_is_whole_or_as_it_was(name: str, tmp_path: Path, monkeypatch: py
         assert torch.equal(record.weights()["x"], torch.ones(2))
 
 
-def test_a_curve_is_read_whole_while_it_grows(tmp_path: Path) -> None:
-    """A run replaces the file many times a second; who looks at it must not get pieces of two."""
+def test_a_growing_curve_is_always_read_completely(tmp_path: Path) -> None:
+    """A run replaces the file many times a second; a reader never sees parts of two versions."""
     with recorder(tmp_path) as writing, ThreadPoolExecutor(1) as writer:
         writing.add_evaluation({"seconds": 0.0})
         rows = ({"seconds": float(number), "test_accuracy": number / 7} for number in range(1, 400))
@@ -277,9 +279,7 @@ def test_a_curve_is_read_whole_while_it_grows(tmp_path: Path) -> None:
         growing.result()
 
 
-def test_a_folder_is_a_record_only_when_its_facts_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_incomplete_folder_is_not_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: Any) -> None:
         raise RuntimeError("killed")
 
@@ -293,18 +293,18 @@ def test_a_folder_is_a_record_only_when_its_facts_are_there(
 @pytest.mark.parametrize(
     ("error", "status"), [(KeyboardInterrupt(), "interrupted"), (ValueError("no"), "failed")]
 )
-def test_an_end_before_the_end(error: BaseException, status: str, tmp_path: Path) -> None:
+def test_an_exception_is_recorded_as_the_status(error: BaseException, status: str, tmp_path: Path) -> None:
     with pytest.raises(type(error)), recorder(tmp_path) as writing:
         writing.add_arrival(**row(0))
         raise error
     record = Record(tmp_path)
     assert record.summary == {"status": status, "error": f"{type(error).__name__}: {error}"}
-    assert len(record.arrivals) == 1  # what was not yet on disk
-    with recorder(tmp_path):  # the lock is gone
+    assert len(record.arrivals) == 1  # arrivals in memory were written
+    with recorder(tmp_path):  # the lock was released
         assert record.summary == {"status": "running"}
 
 
-def test_starting_over_clears_what_was_there_and_nothing_else(tmp_path: Path) -> None:
+def test_starting_over_removes_only_the_files_of_the_record(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with recorder(tmp_path) as writing:
         writing.add_arrival(**row(0))
@@ -343,7 +343,7 @@ time.sleep(99)
 
 
 def test_a_folder_has_one_writer(tmp_path: Path) -> None:
-    with recorder(tmp_path):  # something to lose
+    with recorder(tmp_path):  # a record that must not be overwritten
         pass
     before = (tmp_path / "environment.json").read_bytes()
     other = subprocess.Popen(
@@ -357,7 +357,7 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
     finally:
         other.kill()
         other.communicate()
-    with recorder(tmp_path):  # a lock goes with its holder
+    with recorder(tmp_path):  # the lock ends with its process
         pass
 
 
@@ -366,7 +366,7 @@ def test_the_same_process_has_one_writer_too(tmp_path: Path) -> None:
         recorder(tmp_path).__enter__()
 
 
-def test_what_another_process_finished_meanwhile_stays(tmp_path: Path) -> None:
+def test_a_run_that_another_process_finished_is_not_overwritten(tmp_path: Path) -> None:
     with recorder(tmp_path) as first:
         state = first.state()
         first.finish({"status": "finished"})
@@ -374,11 +374,11 @@ def test_what_another_process_finished_meanwhile_stays(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="Another process has finished"):
         late.__enter__()
     assert Record(tmp_path).summary["status"] == "finished"
-    with recorder(tmp_path, force=True):  # nobody holds it
+    with recorder(tmp_path, force=True):  # the lock is free
         pass
 
 
-# Damage.
+# Damaged files.
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"null", b"\xff\xfe", b'{"a": nul}'])
@@ -468,7 +468,7 @@ def test_a_record_without_a_results_version_counts_as_one(finished: Record, tmp_
     assert find_finished_record(folder) is not None
 
 
-# Reading.
+# Access in Python.
 
 
 def test_record_is_read_once_and_shown_in_notebooks(finished: Record, tmp_path: Path) -> None:

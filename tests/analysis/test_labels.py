@@ -29,7 +29,7 @@ def test_the_method_names_a_run() -> None:
 
 @pytest.mark.parametrize("old", [True, False])
 def test_momentum_is_mentioned_only_where_it_differs(old: bool) -> None:
-    """Version 0.1 records momentum beside the optimizer, later versions only within it."""
+    """Version 0.1 records momentum as a separate setting, later versions within the optimizer."""
     with_momentum: dict[str, Any] = {"optimizer": "sgd(momentum=0.9)"} | ({"momentum": 0.9} if old else {})
     plain = {"momentum": 0.0, "nesterov": False} if old else {}
     assert label(plain, with_momentum) == ["asgd", "asgd, momentum 0.9"]

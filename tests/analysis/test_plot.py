@@ -98,9 +98,9 @@ def test_unfinished_runs_are_left_out_of_results(kind: str, digits: Record, tmp_
     shutil.copytree(digits.path, unfinished)
     summary = digits.summary | {"status": "interrupted", "test_accuracy": 1.0, "converged": False}
     (unfinished / "summary.json").write_text(json.dumps(summary | {"weights_sha256": "other"}))
-    said: list[str] = []
-    figure = plot([digits, unfinished], kind, report=said.append)
-    assert said == [f"left out: {unfinished} has not ended"]
+    messages: list[str] = []
+    figure = plot([digits, unfinished], kind, report=messages.append)
+    assert messages == [f"left out: {unfinished} has not ended"]
     words = [*legend_of(figure), *(text.get_text() for text in figure.axes[0].texts)]
     assert not any("NC" in word for word in words)
 

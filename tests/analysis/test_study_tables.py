@@ -55,7 +55,7 @@ def test_tables_as_csv_and_latex() -> None:
     assert "\n{}[2] & 3" in bracket, "or LaTeX reads it as an argument of the row before"
 
 
-def test_times_are_beside_the_sources() -> None:
+def test_times_are_compared_with_the_sources() -> None:
     measured = make_rows({0: {"a": 88.0}}, seconds=10.0, source_seconds=340.0)
     again = measured.with_columns(protocol=pl.lit("q"))  # takes as long
     first = measured.with_columns(table=pl.lit("S"), seconds=20.0)

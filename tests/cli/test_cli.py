@@ -157,12 +157,12 @@ KEYS: dict[str, type | tuple[type, ...]] = {
 def test_every_flag_sets_the_experiment(flag: str, straggler: Command, here: Path) -> None:
     others, value, expected = FLAGS[flag]
     Path("config.toml").write_text("lr = 0.75\n")
-    given = [flag, *others] if value is None else [*others, flag, value]
+    options = [flag, *others] if value is None else [*others, flag, value]
     quick = {"--dataset": "mixture(samples=300)", "--model": "linear", "--jobs": "1"}
-    if not BUDGETS & set(given):
+    if not BUDGETS & set(options):
         quick["--updates"] = "5"
-    base = [word for key, text in quick.items() if key not in given for word in (key, text)]
-    done = straggler("run", *base, *given, *([] if flag == "--json" else ["--json"]))
+    base = [word for key, text in quick.items() if key not in options for word in (key, text)]
+    done = straggler("run", *base, *options, *([] if flag == "--json" else ["--json"]))
     assert done.code == 0, done.err
     assert {key: done.settings[key] for key in expected} == expected
     folder = Path(value or "") if flag == "--out" else Path("runs")
@@ -187,7 +187,7 @@ def test_the_last_line_is_the_json_summary(straggler: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         ["--method", "asgd"],
         ["--method", "ssgd"],
@@ -198,9 +198,9 @@ def test_the_last_line_is_the_json_summary(straggler: Command) -> None:
     ],
     ids=" ".join,
 )
-def test_the_ledger_balances(given: list[str], straggler: Command) -> None:
-    budget = [] if BUDGETS & set(given) else ["--updates", "20"]
-    done = straggler("run", *QUICK[:4], "--jobs", "1", *given, *budget, "--json")
+def test_the_ledger_balances(options: list[str], straggler: Command) -> None:
+    budget = [] if BUDGETS & set(options) else ["--updates", "20"]
+    done = straggler("run", *QUICK[:4], "--jobs", "1", *options, *budget, "--json")
     facts, arrivals = done.summary, done.record.arrivals
     accounted = sum(facts[key] for key in ("applied", "dropped", "cancelled", "in_flight"))
     assert accounted == facts["dispatched"]
@@ -338,7 +338,7 @@ def test_set_parses_values_as_toml(straggler: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         ["--momentum", "0.9", "--nesterov"],
         ["--optimizer", "adam", "--schedule", "exponential(gamma=0.9)", "--warmup", "0.5"],
@@ -347,9 +347,9 @@ def test_set_parses_values_as_toml(straggler: Command) -> None:
     ],
     ids=" ".join,
 )
-def test_a_recorded_experiment_is_a_configuration(given: list[str], straggler: Command) -> None:
+def test_a_recorded_experiment_is_a_configuration(options: list[str], straggler: Command) -> None:
     """experiment.toml determines the run: the same id, the same weights."""
-    first = straggler("run", *QUICK, *given, "--json")
+    first = straggler("run", *QUICK, *options, "--json")
     file = str(first.record.path / "experiment.toml")
     again = straggler("run", "--config", file, "--jobs", "1", "--out", "again", "--json")
     assert again.code == 0, again.err
@@ -531,11 +531,11 @@ def check_refusal(done: Outcome, needles: list[str]) -> None:
 
 @pytest.mark.parametrize("case", BAD)
 def test_wrong_input(case: str, straggler: Command, here: Path) -> None:
-    given, needles = BAD[case]
+    options, needles = BAD[case]
     for name, content in BAD_FILES.items():
         Path(name).write_bytes(content)
     before = {path for path in here.rglob("*") if "__pycache__" not in path.parts}
-    check_refusal(straggler("run", *DIGITS, *given, "--json"), needles)
+    check_refusal(straggler("run", *DIGITS, *options, "--json"), needles)
     assert {path for path in here.rglob("*") if "__pycache__" not in path.parts} == before
 
 
@@ -606,7 +606,7 @@ MISUSE: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("what", MISUSE)
-def test_misuse_is_one_line(what: str, straggler: Command, here: Path) -> None:
+def test_invalid_usage_is_an_error_of_one_line(what: str, straggler: Command, here: Path) -> None:
     arguments, needles = MISUSE[what]
     check_refusal(straggler(*arguments), needles)
     assert not list(here.iterdir())
@@ -620,7 +620,7 @@ def test_misuse_is_one_line(what: str, straggler: Command, here: Path) -> None:
     ],
     ids=lambda words: words[0],
 )
-def test_a_place_that_cannot_be_written_is_said_in_a_line(arguments: list[str], straggler: Command) -> None:
+def test_an_unwritable_file_is_an_error_of_one_line(arguments: list[str], straggler: Command) -> None:
     done = straggler(*arguments)
     assert done.code == 2 and done.err.splitlines()[-1].startswith("error: ") and "Traceback" not in done.err
     assert "/proc/" in done.err and "Choose a file or folder" in done.err
@@ -635,7 +635,7 @@ def test_no_command_shows_the_help(straggler: Command) -> None:
 # A failed run.
 
 
-def test_a_duration_that_cannot_be_fails_the_run(straggler: Command) -> None:
+def test_an_impossible_duration_fails_the_run(straggler: Command) -> None:
     done = straggler("run", *SELDOM_ZERO, "--json")
     assert done.code == 1
     assert re.search(r"error: the run failed: worker \d, job \d+: gaussian\(mean=1.0, std=0.8\)", done.err)
@@ -910,7 +910,7 @@ def test_sigint_ends_a_run_cleanly(running: subprocess.Popen[str], straggler: Co
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("asked", "library"), [("list", "torch"), ("densities", "matplotlib")])
+@pytest.mark.parametrize(("asked", "library"), [("data", "torch"), ("densities", "matplotlib")])
 def test_sigint_during_the_imports(asked: str, library: str, here: Path) -> None:
     command = [sys.executable, "-m", "straggler", asked]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -945,7 +945,7 @@ def test_sigint_while_the_processes_start(here: Path) -> None:
 @pytest.mark.slow
 def test_sigkill_leaves_a_readable_record(running: subprocess.Popen[str], straggler: Command) -> None:
     refused = straggler(*LONG, "--jobs", "1")  # while it is being written
-    check_refusal(refused, ["is being written by another process", "wait for it", "--out"])
+    check_refusal(refused, ["Another process is writing runs/", "Wait until it ends", "--out"])
     os.kill(running.pid, signal.SIGKILL)
     running.communicate(timeout=30)
     wait_for(lambda: not living(running.pid), 10)  # its child processes exit too

@@ -36,7 +36,7 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_fourth_paper_of_the_documentation(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_study_of_the_documentation_runs(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(len((paper / name).read_text().splitlines()) for name in FILES) <= 40
     run_study("./my_paper/", cores=2)
     printed = " ".join(capsys.readouterr().out.split())

@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from straggler.sweeps.cost import CostModel
+from straggler.experiment import Experiment
+from straggler.sweeps.cost import CostModel, MeasuredCosts, estimate_seconds
 from straggler.sweeps.grid import Cell, expand_grid, plan_runs
 from straggler.sweeps.pool import LocalPool
 from straggler.sweeps.runner import plan_sweep, run_plan
@@ -56,3 +57,13 @@ def test_estimates_follow_the_budget() -> None:
     assert max(estimates) < 1.2 * min(estimates) and min(estimates) > 0.05
     evaluated = plan_runs([Cell({}, {**grids[0], "eval_every": 0.1})], [0])[0]
     assert costs.estimate(evaluated) > estimates[0]
+
+
+def test_estimates_count_the_evaluations_of_the_training_set() -> None:
+    costs = MeasuredCosts(start=1.0, arrival=0.0, evaluation=10.0, train_evaluation=100.0, samples=320)
+    settings = {"dataset": "digits", "model": "linear", "gradients": 40}  # four epochs of 320 samples
+    found = {
+        when: estimate_seconds(Experiment(**settings, train_metrics=when), costs)
+        for when in ("never", "end", "always")
+    }
+    assert found == {"never": 51.0, "end": 151.0, "always": 551.0}

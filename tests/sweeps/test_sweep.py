@@ -266,7 +266,7 @@ def test_an_interrupted_sweep_saves_its_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_real_time_runs_are_not_side_by_side_with_others(tmp_path: Path) -> None:
+def test_real_time_runs_have_the_machine_to_themselves(tmp_path: Path) -> None:
     grid = {**TINY, "epochs": 100, "workers": 1, "engine": ["processes", "simulator"]}
     result = run_here(tmp_path, grid, cores=2)
     runs = sorted(result.plan.runs, key=lambda run: not run.is_real_time)

@@ -102,3 +102,20 @@ def test_the_command_writes_a_fitted_experiment(tmp_path: Path, capsys: pytest.C
     assert all(word in printed for word in ("Mean time of a job", "measured", "predicted", "compute = "))
     fitted = Experiment.from_toml(record.path / "calibrated.toml")
     assert fitted.engine == "simulator" and (record.path / "calibration.json").is_file()
+    assert f"straggler run --config {record.path / 'calibrated.toml'}\n" in printed
+
+
+def test_the_printed_command_of_custom_code_has_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("custom.py").write_text(
+        "from straggler import Correction\n\n\nclass Same(Correction):\n"
+        "    def correct(self, gradient, arrival, server):\n        return gradient, 1.0\n"
+    )
+    experiment = Experiment(
+        **DIGITS, gradients=200, compute="gamma(0.02, 0.3)", correction="./custom.py:Same"
+    )
+    record = called_real(experiment.run("runs", jobs=1), tmp_path / "real")
+    calibrate_(str(record.path), tmp_path, trust=True)
+    assert "calibrated.toml --trust" in capsys.readouterr().out

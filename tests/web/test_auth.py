@@ -1,4 +1,4 @@
-"""Who may read pages, and who may start and stop runs."""
+"""Access to pages, and to starting and stopping runs."""
 
 from pathlib import Path
 

@@ -91,7 +91,7 @@ def test_figures_say_when_they_show_only_the_first_runs(runs: dict[str, Path], t
     for number, copy in enumerate(copies):
         copy.settings["seed"] = number
         vars(copy)["summary"] = copy.summary | {"weights_sha256": str(number)}
-    said = "Only the first 8 of 9 runs are shown."
-    notes = {figure.name: said in figure.note for figure in build_gallery(copies)}
+    note = "Only the first 8 of 9 runs are shown."
+    notes = {figure.name: note in figure.note for figure in build_gallery(copies)}
     assert notes["confusion"] and not notes["accuracy"] and not notes["staleness"]
-    assert not any(said in figure.note for figure in build_gallery(copies[:8]))
+    assert not any(note in figure.note for figure in build_gallery(copies[:8]))

@@ -104,7 +104,7 @@ def test_a_surface_is_drawn_from_disk(browser: Browser, pair: list[Path], tmp_pa
 
 
 @pytest.mark.slow
-def test_a_study_is_shown_beside_its_source(browser: Browser, tmp_path: Path) -> None:
+def test_a_study_is_shown_with_its_sources_numbers(browser: Browser, tmp_path: Path) -> None:
     folder = shutil.copytree(RESULTS / "epfl", tmp_path / "epfl")
     file = tmp_path / "study.html"
     file.write_text(render_html_report([], [StudyPage(folder)]))

@@ -22,8 +22,8 @@ def test_rerun_command_has_the_same_id(method: str) -> None:
     experiment = Experiment(method=method, **settings)
     words = build_command(find_changed_settings(experiment))
     command: Any = typer.main.get_command(build_app(load_all=True))
-    given = command.commands["run"].make_context("run", words[2:]).params
-    flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
+    parsed = command.commands["run"].make_context("run", words[2:]).params
+    flags = {k: v for k, v in parsed.items() if k in Experiment.model_fields and v not in (None, ())}
     again = Experiment(**flags | ({"delay": list(flags["delay"])} if "delay" in flags else {}))
     assert again.id == experiment.id
 
@@ -34,8 +34,8 @@ def test_rerun_command_includes_other_settings() -> None:
     )
     words = build_command(find_changed_settings(odd))
     command: Any = typer.main.get_command(build_app(load_all=True))
-    given = command.commands["run"].make_context("run", words[2:]).params
-    flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
+    parsed = command.commands["run"].make_context("run", words[2:]).params
+    flags = {k: v for k, v in parsed.items() if k in Experiment.model_fields and v not in (None, ())}
     assert Experiment(**flags).id == odd.id
 
 
@@ -44,8 +44,8 @@ def test_rerun_command_with_elastic_workers() -> None:
         elastic = Experiment(workers=workers, engine="processes", gradients=40)
         words = build_command(find_changed_settings(elastic))
         command: Any = typer.main.get_command(build_app(load_all=True))
-        given = command.commands["run"].make_context("run", words[2:]).params
-        flags = {k: v for k, v in given.items() if k in Experiment.model_fields and v not in (None, ())}
+        parsed = command.commands["run"].make_context("run", words[2:]).params
+        flags = {k: v for k, v in parsed.items() if k in Experiment.model_fields and v not in (None, ())}
         assert Experiment(**flags).id == elastic.id
 
 

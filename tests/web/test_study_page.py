@@ -33,7 +33,7 @@ def test_study_report_has_tables_claims_and_figures(study: Path) -> None:
     text = render_html_report([], [found])
     assert is_study_folder(study) and found.run_count == 2 and found.verdicts == {"holds": 1}
     assert "<td>asgd</td>" in text and "async is &lt;b&gt;faster" in text and "[1.20, 1.80]" in text
-    assert text.count('src="data:image/png;base64') == 2  # one in the document, one beside it
+    assert text.count('src="data:image/png;base64') == 2  # one in the document, one below it
     assert "&lt;i&gt;x" in text and found.problems == []
 
 

@@ -88,8 +88,8 @@ class Site:
             "X_Straggler_Token": self.token,
             "Content_Type": "application/json",
         }
-        given = {key: value for key, value in (ours | headers).items() if value}
-        return self.ask(path, "POST", {} if body is None else body, **given)
+        sent = {key: value for key, value in (ours | headers).items() if value}
+        return self.ask(path, "POST", {} if body is None else body, **sent)
 
 
 @contextmanager
@@ -171,8 +171,8 @@ def find_low_contrast(page: Page) -> list[str]:
         };
         const bad = [];
         for (const element of document.querySelectorAll("main *, header *")) {
-          const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-          if (!own || element.closest("svg") || element.disabled || !element.checkVisibility()) continue;
+          const text = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+          if (!text || element.closest("svg") || element.disabled || !element.checkVisibility()) continue;
           if (element.closest("option")) continue;
           const [a, b] = [light(parse(getComputedStyle(element).color)), light(behind(element))];
           const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);

@@ -92,7 +92,8 @@ def estimate_seconds(experiment: Experiment, costs: MeasuredCosts) -> float:
         training = experiment.seconds or max(training / cores, gradients * job / experiment.workers)
     epochs = gradients * experiment.batch_size / costs.samples
     evaluations = 1 + (epochs / experiment.eval_every if experiment.eval_every else 0.0)
-    return costs.start + training + evaluations * costs.evaluation + costs.train_evaluation
+    of_train = {"never": 0.0, "end": 1.0, "always": evaluations}[experiment.train_metrics or "end"]
+    return costs.start + training + evaluations * costs.evaluation + of_train * costs.train_evaluation
 
 
 def count_gradients(experiment: Experiment, samples: int) -> float:

@@ -61,11 +61,11 @@ def test_run_without_snapshots_is_reported_and_the_others_are_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(landscape, "GRID", 3)
-    cells, told = make_cells(), list[str]()
+    cells, messages = make_cells(), list[str]()
     cells[-1] = Cell(cells[-1].labels, {**cells[-1].settings, "snapshots": 0})
     run(cells, tmp_path)
-    compute(cells, tmp_path, told.append)
-    assert any("five momenta" in line and "snapshots" in line for line in told)
+    compute(cells, tmp_path, messages.append)
+    assert any("five momenta" in line and "snapshots" in line for line in messages)
     assert set(pl.read_parquet(tmp_path / "results" / FILE)["view"]) == {"without m = 0.99"}
 
 

@@ -66,7 +66,7 @@ def find_experiment(study: Study, **labels: Any) -> Experiment:
         (GAP_AWARE, "10", 145856.32),
     ],
 )
-def test_every_digit_is_the_sources(study: Study, table: str, total: float) -> None:
+def test_numbers_equal_the_sources(study: Study, table: str, total: float) -> None:
     """Each number times its position: a wrong digit or order changes the total."""
     rows = find_numbers(study, table=table)
     numbers = [row[fact] for row in rows for fact in FACTS if fact in row]
@@ -115,7 +115,7 @@ def judge_source(study: Study) -> dict[str, float | None]:
     return {one.claim.key: one.said for one in judge_claims(study, numbers, "default")}
 
 
-def test_epfl_numbers_and_epfl_claims() -> None:
+def test_epfl_numbers_support_epfl_claims() -> None:
     found = judge_source(EPFL)
     expected = {
         "labels-lose": 27.88,
@@ -162,7 +162,7 @@ def test_numbers_in_comments_follow_from_the_tables() -> None:
     [
         ("two-workers-fall-to-60", [("labels", 0.9)], (2,)),
         ("momentum-half-helps", [("labels", 0.5), ("labels", 0.0)], (2, 5, 10)),
-        # No split was never repeated; the data split with five workers is the nearest that was.
+        # Runs without a split were not repeated; the closest repeats have the data split and five workers.
         ("landscape-half-like-none", [("dataset", 0.5), ("dataset", 0.5)], (5,)),
     ],
 )
