@@ -102,7 +102,7 @@ def test_a_recipe_works_by_import_string(recipe: str, import_string: str, tmp_pa
 def test_a_recipe_works_after_registration(
     recipe: str, import_string: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = import_object(import_string, [], {}).target
+    entry = import_object(import_string)
     monkeypatch.setitem(CATALOGUES[recipe].built_in, entry.name, entry)
     check_record(recipe, run_with(recipe, entry.name, tmp_path / "runs"))
 

@@ -9,8 +9,8 @@ from figure_testing import copy_with
 
 from straggler.analysis.figures.description import Heatmap, Line, Scatter
 from straggler.analysis.figures.outcomes import (
+    build_accuracy_heatmap,
     build_error_figure,
-    build_heatmap,
     build_pareto_figure,
     collect_outcomes,
     find_pareto_front,
@@ -55,7 +55,7 @@ def test_the_heatmap_marks_runs_that_did_not_converge(digits: Record, tmp_path: 
         )
         for seed, (lr, momentum, accuracy) in enumerate(cells)
     ]
-    (mark,) = build_heatmap({"": some}).panels[0].marks
+    (mark,) = build_accuracy_heatmap({"": some}).panels[0].marks
     assert isinstance(mark, Heatmap)
     assert mark.text == [["85.0", "NC"], ["", "70.0"]] and mark.columns == ["0.1", "0.2"]
 

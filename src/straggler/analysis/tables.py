@@ -78,7 +78,8 @@ def describe_record(record: Record) -> Group:
     if facts.get("error"):
         parts.append(Text(str(facts["error"]), style="red"))
     parts.append(Text("\n" + record.text.rstrip()))
-    rows = [[key, format_number(value, 4)] for key, value in list_single_values(facts)]
+    single = {key: value for key, value in facts.items() if not isinstance(value, dict | list | None)}
+    rows = [[key, format_number(value, 4)] for key, value in single.items()]
     parts.append(build_table("\nsummary", ["", ""], rows))
     if len(record.curve):
         parts += build_curve_tables(record.curve)
@@ -88,15 +89,6 @@ def describe_record(record: Record) -> Group:
     if "classes" in facts:
         parts.append(build_class_table(facts["classes"]))
     return Group(*parts)
-
-
-def list_single_values(facts: Mapping[str, object]) -> list[tuple[str, object]]:
-    """Return the single values of a summary."""
-    return [
-        (key, value)
-        for key, value in facts.items()
-        if not isinstance(value, dict | list) and value is not None
-    ]
 
 
 def build_curve_tables(curve: pl.DataFrame) -> list[Table]:

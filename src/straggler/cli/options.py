@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -11,7 +11,8 @@ from pydantic.fields import FieldInfo
 
 from straggler.config.registry import format_value
 
-MACHINE, RECORDING = "Machine", "Recording"
+machine_option = partial(typer.Option, rich_help_panel="Machine")
+record_option = partial(typer.Option, rich_help_panel="Recording")
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, or the beginning of its id.")]
 Runs = Annotated[
@@ -20,73 +21,32 @@ Runs = Annotated[
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that contains the runs.")]
 Records = Annotated[Path, typer.Option("--runs", "--out", help="The folder that contains the runs.")]
 Trust = Annotated[
-    bool,
-    typer.Option(
-        "--trust",
-        rich_help_panel=RECORDING,
-        help="Follow import strings in files: this runs the code they name.",
-    ),
+    bool, record_option("--trust", help="Follow import strings in files: this runs the code they name.")
 ]
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        rich_help_panel=MACHINE,
-        show_default="all cores",
-        help="Processes that compute gradients in virtual time. Results do not depend on it.",
-    ),
-]
-Out = Annotated[
-    Path, typer.Option("--out", rich_help_panel=RECORDING, help="The folder in which records are written.")
-]
+JOBS_HELP = "Processes that compute gradients in virtual time. Results do not depend on it."
+Jobs = Annotated[int | None, machine_option(min=1, show_default="all cores", help=JOBS_HELP)]
+Out = Annotated[Path, record_option("--out", help="The folder in which records are written.")]
 Data = Annotated[
     Path | None, typer.Option(rich_help_panel="Data and model", help="A folder with the data files.")
 ]
 Config = Annotated[
-    Path | None,
-    typer.Option(
-        rich_help_panel=RECORDING, help="A TOML file with any of these settings; options replace them."
-    ),
+    Path | None, record_option(help="A TOML file with any of these settings; options replace them.")
 ]
 Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", rich_help_panel=RECORDING, help="Any setting by its name."),
+    list[str] | None, record_option("--set", metavar="KEY=VALUE", help="Any setting by its name.")
 ]
 CheckpointEvery = Annotated[
-    str,
-    typer.Option(
-        rich_help_panel=RECORDING, help="Wall-clock seconds (60s) or updates (500) between checkpoints."
-    ),
+    str, record_option(help="Wall-clock seconds (60s) or updates (500) between checkpoints.")
 ]
 WorkerTimeout = Annotated[
-    float,
-    typer.Option(
-        min=0.1,
-        rich_help_panel=MACHINE,
-        help="Seconds without a message until a worker process is restarted.",
-    ),
+    float, machine_option(min=0.1, help="Seconds without a message until a worker process is restarted.")
 ]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=MACHINE,
-        help="The Ray cluster to join, such as 10.0.0.1:6379 or auto. Default: start Ray on this machine.",
-    ),
-]
-WorkerResources = Annotated[
-    str | None,
-    typer.Option(
-        show_default="CPU=1",
-        rich_help_panel=MACHINE,
-        help="Resources of each worker on a Ray cluster, such as [bold]CPU=0.5, memory=1e9[/bold].",
-    ),
-]
-Force = Annotated[
-    bool, typer.Option("--force", rich_help_panel=RECORDING, help="Run again even if the run is cached.")
-]
-Json = Annotated[
-    bool, typer.Option("--json", rich_help_panel=RECORDING, help="Print the summary as one line of JSON.")
-]
+ADDRESS_HELP = "The Ray cluster to join, such as 10.0.0.1:6379 or auto. Default: start Ray on this machine."
+Address = Annotated[str | None, machine_option(help=ADDRESS_HELP)]
+RESOURCES_HELP = "Resources of each worker on a Ray cluster, such as [bold]CPU=0.5, memory=1e9[/bold]."
+WorkerResources = Annotated[str | None, machine_option(show_default="CPU=1", help=RESOURCES_HELP)]
+Force = Annotated[bool, record_option("--force", help="Run again even if the run is cached.")]
+Json = Annotated[bool, record_option("--json", help="Print the summary as one line of JSON.")]
 
 
 def with_experiment_options(command: Callable[..., None]) -> Callable[..., None]:

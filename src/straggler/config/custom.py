@@ -68,14 +68,15 @@ def parse_model(value: Any) -> Model | CustomModel:
     if isinstance(value, CustomModel):
         return value
     if isinstance(value, str) and is_import_string(value):
-        found = import_object(*parse_call(value))
-        if isinstance(found.target, type) and issubclass(found.target, Model):
-            return build_entry(found.target, found.positional, found.settings)
-        if isinstance(found.target, nn.Module):
-            return CustomModel(found.target, value)
-        if not callable(found.target):
+        name, positional, settings = parse_call(value)
+        target = import_object(name)
+        if isinstance(target, type) and issubclass(target, Model):
+            return build_entry(target, positional, settings)
+        if isinstance(target, nn.Module):
+            return CustomModel(target, value)
+        if not callable(target):
             raise ValueError(f"{value} must be an nn.Module class or a function that returns an nn.Module")
-        return CustomModel(partial(found.target, *found.positional, **found.settings), value)
+        return CustomModel(partial(target, *positional, **settings), value)
     is_entry = isinstance(value, Model) or (isinstance(value, type) and issubclass(value, Model))
     if isinstance(value, str | dict) or is_entry:
         return parse_entry(value, MODELS)
@@ -98,7 +99,7 @@ def parse_loss(value: Any) -> CustomLoss | None:
         raise ValueError(f"loss {value!r} was a Python object, which text cannot recreate. Pass the object.")
     name, positional, settings = parse_call(value)
     if is_import_string(name):
-        target = import_object(name, positional, settings).target
+        target = import_object(name)
     elif not callable(target := getattr(F, name, None)):
         names = [known for known in vars(F) if "loss" in known and not known.startswith("_")]
         raise ValueError(f"torch.nn.functional has no loss {name!r}. {suggest_name(name, names)}")
@@ -113,23 +114,20 @@ def parse_custom_data(text: str) -> CustomData | DataSet:
     It may name a DataSet class, a function or class that returns (train, test) or (inputs, labels,
     test_inputs, test_labels), a Dataset class with a `train` argument as in torchvision, or such a tuple.
     """
-    found = import_object(*parse_call(text))
-    if isinstance(found.target, type) and issubclass(found.target, DataSet):
-        return build_entry(found.target, found.positional, found.settings)
+    name, positional, settings = parse_call(text)
+    parts = import_object(name)
+    if isinstance(parts, type) and issubclass(parts, DataSet):
+        return build_entry(parts, positional, settings)
     try:
-        parts = call_for_data(found.target, found.positional, found.settings)
+        if isinstance(parts, type) and "train" in inspect.signature(parts).parameters:
+            parts = tuple(parts(*positional, train=train, **settings) for train in (True, False))
+        elif callable(parts):
+            parts = parts(*positional, **settings)
     except Exception as error:
         raise ValueError(f"{text} failed: {type(error).__name__}: {error}") from error
     if not isinstance(parts, tuple | list):
         raise ValueError(f"{text} must return (train_set, test_set), got {type(parts).__name__}")
     return CustomData(parts, text)
-
-
-def call_for_data(target: Any, positional: list[Any], settings: dict[str, Any]) -> Any:
-    """Return the parts of a data set by calling the target of an import string, if it can be called."""
-    if isinstance(target, type) and "train" in inspect.signature(target).parameters:
-        return tuple(target(*positional, train=train, **settings) for train in (True, False))
-    return target(*positional, **settings) if callable(target) else target
 
 
 def list_custom_objects(settings: dict[str, Any]) -> list[str]:

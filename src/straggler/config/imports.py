@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 
@@ -27,18 +27,6 @@ _untrusted_source: ContextVar[str | None] = ContextVar("untrusted_source", defau
 _files: dict[tuple[str, int], ModuleType] = {}  # modules loaded from files, by path and modification time
 INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
 INSTALLED += (Path(__file__).absolute().parents[1],)  # this package, wherever it is
-
-
-class ImportedObject(NamedTuple):
-    """The object that an import string names, and the arguments that it passes."""
-
-    target: Any
-    positional: list[Any]
-    settings: dict[str, Any]
-
-    def call(self) -> Any:
-        """Return the target called with the arguments."""
-        return self.target(*self.positional, **self.settings)
 
 
 def is_import_string(text: object) -> bool:
@@ -69,8 +57,8 @@ def refuse_import_strings(source: str | None) -> Iterator[None]:
         _untrusted_source.reset(token)
 
 
-def import_object(text: str, positional: list[Any], settings: dict[str, Any]) -> ImportedObject:
-    """Import the object that the text names. Raise ValueError if that fails, and refuse untrusted text."""
+def import_object(text: str) -> Any:
+    """Import the object that a text names. Raise ValueError if that fails, and refuse untrusted text."""
     if (source := _untrusted_source.get()) is not None:
         raise UntrustedImportError(
             f"{source} names custom code ({text}), and importing it would run that code. "
@@ -88,7 +76,7 @@ def import_object(text: str, positional: list[Any], settings: dict[str, Any]) ->
         target = getattr(target, part)
     if isinstance(target, type | FunctionType):
         IMPORTED[target] = f"{where}:{name}"
-    return ImportedObject(target, positional, settings)
+    return target
 
 
 def load_module(name: str) -> ModuleType:

@@ -137,7 +137,7 @@ def parse_entry(value: object, catalogue: Catalogue[E]) -> E:
         remedy = f"Pass text such as {next(iter(catalogue.built_in))!r}, or a {kind.__name__} object."
         raise ValueError(f"{value!r} is not a {what}. {remedy}")
     if is_import_string(name):
-        entry = import_object(name, positional, settings).target
+        entry = import_object(name)
         if not (isinstance(entry, type) and issubclass(entry, kind)):
             rule = f"it must be a subclass of {kind.__module__}.{kind.__name__}"
             raise ValueError(f"{name} is not a {what}: {rule}")

@@ -87,10 +87,11 @@ def parse_train_metrics(value: Any) -> Any:
 def parse_optimizer(value: Any) -> Optimizer:
     """Return the optimizer that text, an object, or a torch class (also by import string) stands for."""
     if isinstance(value, str) and is_import_string(value):
-        found = import_object(*parse_call(value))
-        if isinstance(found.target, type) and issubclass(found.target, torch.optim.Optimizer):
-            optimizer = optimizer_from_torch(found.target, found.settings)
-            IMPORTED[type(optimizer)] = IMPORTED[found.target]
+        name, _, settings = parse_call(value)
+        target = import_object(name)
+        if isinstance(target, type) and issubclass(target, torch.optim.Optimizer):
+            optimizer = optimizer_from_torch(target, settings)
+            IMPORTED[type(optimizer)] = IMPORTED[target]
             return optimizer
     return coerce_optimizer(value)
 

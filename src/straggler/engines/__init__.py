@@ -78,7 +78,7 @@ def requiring_ray(feature: str) -> Iterator[None]:
 def load_engine(name: str) -> type[ResumableEngine]:
     """Import an engine class by its name in ENGINES or by its import string."""
     if name not in ENGINES:
-        custom: type[ResumableEngine] = import_object(name, [], {}).target
+        custom: type[ResumableEngine] = import_object(name)
         return custom
     module, class_name = ENGINES[name].split(":")
     with requiring_ray(f"engine={name!r}"):

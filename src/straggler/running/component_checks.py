@@ -48,7 +48,7 @@ class CheckResult:
 
 def find_kind(text: str) -> str:
     """Return the setting of Experiment that an import string is for, judging by the class it names."""
-    target = import_object(*parse_call(text)).target
+    target = import_object(parse_call(text)[0])
     if isinstance(target, type):
         for kind, key in KINDS.items():
             if issubclass(target, kind):

@@ -38,11 +38,6 @@ def choose_levels(losses: Grid) -> Grid:
     return np.geomspace(low, max(high, low * 1.001), LEVELS)
 
 
-def take_logarithm(losses: pl.Series | Grid) -> Grid:
-    heights: Grid = np.log10(np.maximum(np.asarray(losses, dtype=float), 1e-300))
-    return heights
-
-
 def build_landscape_figure(
     points: pl.DataFrame,
     explained: Sequence[float],
@@ -113,6 +108,7 @@ def draw_paths_in_space(points: pl.DataFrame, colours: Mapping[str, int]) -> lis
     """Return the paths where they appear on the plane."""
     marks: list[Mark] = []
     for position, (run, track) in enumerate(split_runs(points, "shadow")):
-        heights, colour = take_logarithm(track["loss"]) + LIFT, colours.get(run, position)
+        heights = np.log10(np.maximum(track["loss"].to_numpy(), 1e-300)) + LIFT
+        colour = colours.get(run, position)
         marks.append(Trajectory(track["a"], track["b"], heights, run, colour, describe_points(run, track)))
     return marks

@@ -87,8 +87,8 @@ def draw_panel(axes: Axes, panel: d.Panel) -> None:
     for mark in panel.marks:
         if not isinstance(mark, d.Bars):
             draw_mark(mark, axes)
-    format_axis(axes, "x", panel.x)
-    format_axis(axes, "y", panel.y)
+    draw_axis(axes, "x", panel.x)
+    draw_axis(axes, "y", panel.y)
     if panel.z:
         format_space(axes, panel)
     if panel.title:
@@ -98,7 +98,7 @@ def draw_panel(axes: Axes, panel: d.Panel) -> None:
         axes.set_axis_off()
 
 
-def format_axis(axes: Axes, which: str, axis: d.Axis) -> None:
+def draw_axis(axes: Axes, which: str, axis: d.Axis) -> None:
     ruler = axes.xaxis if which == "x" else axes.yaxis
     set_scale, set_limits = getattr(axes, f"set_{which}scale"), getattr(axes, f"set_{which}lim")
     ruler.set_label_text(axis.label)

@@ -58,7 +58,7 @@ def build_pareto_figure(groups: Groups) -> FigureSpec:
     return FigureSpec("pareto", "Accuracy against training time", [panel], caption=CAPTION, size=(6.5, 4.2))
 
 
-def build_heatmap(groups: Groups) -> FigureSpec:
+def build_accuracy_heatmap(groups: Groups) -> FigureSpec:
     """Describe the mean accuracy of the seeds that converged, for every learning rate and momentum."""
     runs = collect_outcomes(groups).with_columns(pl.col("momentum").fill_null(0.0))
     rates, momenta = (sorted(runs[key].unique()) for key in ("lr", "momentum"))

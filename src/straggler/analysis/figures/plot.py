@@ -12,7 +12,11 @@ from matplotlib.figure import Figure
 from straggler.analysis.figures.curves import AGAINST, Groups, build_curve_figure, build_gap_figure
 from straggler.analysis.figures.description import FigureSpec, HLine, hide_labels
 from straggler.analysis.figures.matplotlib_renderer import FORMATS, draw_figure, save_figure
-from straggler.analysis.figures.outcomes import build_error_figure, build_heatmap, build_pareto_figure
+from straggler.analysis.figures.outcomes import (
+    build_accuracy_heatmap,
+    build_error_figure,
+    build_pareto_figure,
+)
 from straggler.analysis.figures.staleness import build_staleness_figure
 from straggler.analysis.figures.timeline import build_timelines, build_worker_curves
 from straggler.analysis.labels import RunData, find_differences, group_seeds, name_runs
@@ -100,7 +104,7 @@ KINDS: dict[str, FigureKind] = {
     ),
     "heatmap": FigureKind(
         "final accuracy by learning rate and momentum",
-        ignore_progress(build_heatmap),
+        ignore_progress(build_accuracy_heatmap),
         axes=("lr", "momentum"),
         most_groups=1,
         needs_result=True,

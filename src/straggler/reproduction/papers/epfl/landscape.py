@@ -1,6 +1,6 @@
 """The report's figures 1, 2 and 7: the loss around the paths of five momenta, stored as a small table."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -8,7 +8,7 @@ import polars as pl
 from straggler.analysis.figures.landscape import build_landscape_figure
 from straggler.analysis.figures.matplotlib_renderer import write_figure
 from straggler.config.registry import InputError
-from straggler.record import Record, find_finished_record, read_table
+from straggler.record import find_finished_record, read_table
 from straggler.running.atomic_files import write_parquet_atomically
 from straggler.running.landscape import compute_landscape
 from straggler.sweeps.grid import Cell
@@ -42,7 +42,8 @@ def compute_landscapes(
         for view, left_out in VIEWS.items() if len(found) == len(MOMENTA) else ():
             shown = {name: record for name, record in found.items() if name not in left_out}
             stored = read_landscapes(results)
-            key = {"protocol": protocol, "view": view, "ids": join_ids(shown)}
+            ids = " ".join(record.path.name for record in shown.values())
+            key = {"protocol": protocol, "view": view, "ids": ids}
             if len(stored) and len(stored.filter(**key)):
                 continue
             try:
@@ -62,10 +63,6 @@ def compute_landscapes(
             )
             results.mkdir(parents=True, exist_ok=True)
             write_parquet_atomically(results / FILE, pl.concat([others, points], how="diagonal_relaxed"))
-
-
-def join_ids(records: Mapping[str, Record]) -> str:
-    return " ".join(record.path.name for record in records.values())
 
 
 def read_landscapes(results: Path) -> pl.DataFrame:
