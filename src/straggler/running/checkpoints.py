@@ -122,7 +122,7 @@ def encode_value(value: Any, tensors: dict[int, tuple[int, Tensor]]) -> Any:
         return {"Arrival": encode_value(parts, tensors)}
     if type(value) in STATE_CLASSES.values():
         return {type(value).__name__: encode_value(as_dict(value), tensors)}
-    raise TypeError(f"a checkpoint cannot hold {type(value).__name__}")
+    raise TypeError(f"a checkpoint cannot store {type(value).__name__}")
 
 
 def decode_value(value: Any, tensors: dict[int, Tensor]) -> Any:
