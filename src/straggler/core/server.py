@@ -122,6 +122,7 @@ class Server(ServerState):
             else:
                 self.ledger.dropped += 1
                 arrival.ignore()
+        self._arrival = None  # otherwise its model and gradient would stay in memory
         return self._decision, self._start(starting)
 
     def change(self, worker: int, joined: bool) -> list[Job]:
