@@ -910,7 +910,7 @@ def test_sigint_ends_a_run_cleanly(running: subprocess.Popen[str], straggler: Co
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("asked", "library"), [("data", "torch"), ("densities", "matplotlib")])
+@pytest.mark.parametrize(("asked", "library"), [("landscape", "torch"), ("densities", "matplotlib")])
 def test_sigint_during_the_imports(asked: str, library: str, here: Path) -> None:
     command = [sys.executable, "-m", "straggler", asked]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -956,6 +956,7 @@ def test_sigkill_leaves_a_readable_record(running: subprocess.Popen[str], stragg
     with pytest.MonkeyPatch.context() as patch:  # the same run starts over in the same folder
         patch.setattr(Budget, "reached", lambda budget, server: server.k >= 7)
         assert straggler(*LONG, "--jobs", "1").record.path == record.path
+    record.reload()
     assert record.summary["status"] == "finished" and len(record.arrivals) == 7
 
 

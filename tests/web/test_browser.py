@@ -372,7 +372,7 @@ def test_reports_of_a_quick_study_and_a_run_from_disk(browser: Browser, tmp_path
     command = [*STRAGGLER, "study", "epfl", "--quick", "--only", "one", "--jobs", "2"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "this is a rehearsal" in done.stdout and "results/epfl-quick/README.md" in done.stdout
+    assert "This is a rehearsal" in done.stdout and "results/epfl-quick/README.md" in done.stdout
     results = tmp_path / "results" / "epfl-quick"
     first = pl.read_parquet(results / "summaries.parquet")["id"][0]
     report([str(results)], tmp_path / "study.html")

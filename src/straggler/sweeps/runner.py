@@ -33,14 +33,14 @@ class SweepPlan:
 
     name: str
     runs: list[PlannedRun]  # that are not in the summaries; records may exist
-    all_runs: list[PlannedRun]  # also runs that have only a summary, in the order of the cells
+    all_runs: list[PlannedRun]  # also those in the summaries, in the order of the cells
     seeds: Sequence[int]
     pool: Pool
     store: SummaryStore
 
     @property
     def cached(self) -> int:
-        """The number of runs that have a summary here and no record."""
+        """The number of runs that are in the summaries already."""
         return len(self.all_runs) - len(self.runs)
 
     @property
