@@ -60,11 +60,8 @@ def join_curves(runs: pl.DataFrame, curves: pl.DataFrame) -> pl.DataFrame:
 def make_line(rows: pl.DataFrame, x: str, fact: str, label: str, colour: int, bars: bool = False) -> Line:
     """Return the mean of a fact over the seeds, with its range as a band or as error bars."""
     known = rows.filter(pl.col(fact).is_finite())
-    found = (
-        known.group_by(x)
-        .agg(mean=pl.col(fact).mean(), low=pl.col(fact).min(), high=pl.col(fact).max())
-        .sort(x)
-    )
+    value = pl.col(fact)
+    found = known.group_by(x).agg(mean=value.mean(), low=value.min(), high=value.max()).sort(x)
     if bars:
         error = (found["mean"] - found["low"], found["high"] - found["mean"])
         shift = 1 + 0.03 * (colour - 3)  # so that bars do not hide each other

@@ -95,9 +95,8 @@ def build_curve_tables(curve: pl.DataFrame) -> list[Table]:
     """Return a table of the run and the test set, and one of the other splits."""
     others = [name for name in curve.columns if name.startswith(("train_", "validation_"))]
     tables = [build_curve_table("\ncurve", curve.select(pl.exclude("lr", *others)))]
-    return (
-        [*tables, build_curve_table("\nother splits", curve.select("epochs", *others))] if others else tables
-    )
+    tables += [build_curve_table("\nother splits", curve.select("epochs", *others))] if others else []
+    return tables
 
 
 def build_curve_table(title: str, shown: pl.DataFrame) -> Table:

@@ -210,10 +210,8 @@ def format_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(format_value(item) for item in value)}]"
     if isinstance(value, str):
-        bare = (
-            value.isascii() and value.isidentifier() and value not in WORDS and not keyword.iskeyword(value)
-        )
-        return value if bare else repr(value)
+        is_word = value.isascii() and value.isidentifier() and not keyword.iskeyword(value)
+        return value if is_word and value not in WORDS else repr(value)
     return str(value) if isinstance(value, CatalogueEntry) else repr(value)
 
 

@@ -166,11 +166,8 @@ def encode_judgement(one: Judgement) -> dict[str, str | float]:
     numbers = {"effect": effect.mean, "low": effect.low, "high": effect.high} if effect else {}
     numbers |= {"least": one.claim.least, "most": one.claim.most}
     texts = {"statement": one.claim.statement, "source": one.claim.where, "verdict": one.verdict}
-    return (
-        texts
-        | {"cause": one.comment}
-        | {key: value for key, value in numbers.items() if math.isfinite(value)}
-    )
+    known = {key: value for key, value in numbers.items() if math.isfinite(value)}
+    return texts | {"cause": one.comment} | known
 
 
 def explain_verdicts(judgements: Iterable[Judgement]) -> str:
@@ -263,11 +260,8 @@ def describe_coverage(cells: Sequence[Cell], runs: pl.DataFrame) -> str:
         is_common = len({other for part, other in found.items() if part[0] == table}) == 1
         texts.setdefault(text, {})[table if is_common else f"{table} {protocol}"] = None
     ordered = sorted(texts, key=lambda text: -int(text.split()[0]))
-    return (
-        "Complete seeds per table: "
-        + "; ".join(f"{text}: {', '.join(texts[text])}" for text in ordered)
-        + "."
-    )
+    listed = "; ".join(f"{text}: {', '.join(texts[text])}" for text in ordered)
+    return f"Complete seeds per table: {listed}."
 
 
 def format_tables(drawn: DrawnStudy, more: Iterable[tuple[str, str]]) -> list[str]:

@@ -84,18 +84,11 @@ def check_custom_code(text: str, key: str | None = None, **settings: Any) -> Ite
 def default_settings(key: str) -> dict[str, Any]:
     """Return the settings of a small experiment; components are tested on a quadratic, which is fast."""
     supervised = key in ("model", "dataset", "loss", "partition")
-    data = (
-        {"dataset": "digits", "model": "mlp(hidden=[8])"}
-        if supervised
-        else {"dataset": "quadratic(noise=0.1)"}
-    )
-    return data | {
-        "workers": 5,
-        "compute": "gamma(mean=1, cv=0.5)",
-        "updates": UPDATES,
-        "lr": 0.01,
-        "eval_every": 0,
-    }
+    settings: dict[str, Any] = {"workers": 5, "updates": UPDATES, "lr": 0.01, "eval_every": 0}
+    settings["compute"] = "gamma(mean=1, cv=0.5)"
+    if supervised:
+        return settings | {"dataset": "digits", "model": "mlp(hidden=[8])"}
+    return settings | {"dataset": "quadratic(noise=0.1)"}
 
 
 def list_laws(build: Callable[..., Experiment], key: str, folder: Path) -> dict[str, Callable[[], None]]:

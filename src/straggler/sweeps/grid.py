@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from straggler.config.imports import is_import_string
+from straggler.config.imports import has_import_strings
 from straggler.config.registry import CatalogueEntry, InputError, suggest_name
 from straggler.experiment import Experiment
 from straggler.timing.clusters import Repetition
@@ -85,24 +85,17 @@ class PlannedRun:
     @property
     def is_custom(self) -> bool:
         """Whether the experiment has custom objects or import strings."""
-        return any(
-            not isinstance(value, PLAIN) or has_import_string(value)
-            for value in self.cells[0].settings.values()
-        )
+        settings = self.cells[0].settings
+        return has_import_strings(settings) or not all(isinstance(v, PLAIN) for v in settings.values())
 
     @property
     def portable_order(self) -> dict[str, Any]:
         """The settings for a machine without the user's files: objects replace import strings."""
         settings = {**self.cells[0].settings, "seed": self.seed}
         for key, value in settings.items():
-            if has_import_string(value):
+            if has_import_strings({key: value}):
                 settings[key] = getattr(self.experiment, key)
         return settings
-
-
-def has_import_string(value: Any) -> bool:
-    """Return whether a setting, or an element of a list, is an import string."""
-    return any(is_import_string(each) for each in (value if isinstance(value, list) else [value]))
 
 
 def plan_runs(cells: Iterable[Cell], seeds: Sequence[int]) -> list[PlannedRun]:

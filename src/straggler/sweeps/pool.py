@@ -146,11 +146,9 @@ def run_and_summarise(
             return "done", summarise_throughput(order)
         experiment = Experiment(**order)
         if id is not None and experiment.id != id:
+            problem = f"the process that runs it computes the id {experiment.id} instead of {id}"
             reason = "the versions of straggler differ, or a custom object has no stable fingerprint"
-            return (
-                "failed",
-                f"the process that runs it computes the id {experiment.id} instead of {id}: {reason}",
-            )
+            return "failed", f"{problem}: {reason}"
         cluster = address if experiment.engine == "ray" else None
         record = experiment.run(runs, jobs=1, data=data, progress=progress, address=cluster)
         return "done", summarise_run(experiment, record, measurements, data)

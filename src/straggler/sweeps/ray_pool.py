@@ -60,10 +60,8 @@ class RayPool:
         """Yield events until all runs have ended, then leave the cluster. Closing it cancels the runs."""
         here, missing = list[PlannedRun](), list[PlannedRun]()
         for run in planned:  # cached runs and simulations without gradients are not worth a call
-            is_local = (
-                isinstance(run.experiment, Repetition) or find_finished_record(self.runs / run.id) is not None
-            )
-            (here if is_local else missing).append(run)
+            is_cached = find_finished_record(self.runs / run.id) is not None
+            (here if is_cached or isinstance(run.experiment, Repetition) else missing).append(run)
         try:
             yield from LocalPool(min(self.cores, CORES), self.runs, self.data).run(here)
             yield from self._run_on_cluster(missing)

@@ -165,11 +165,8 @@ def read_static(name: str) -> str:
 def format_title(runs: Sequence[RunFacts], studies: Sequence[StudyPage]) -> str:
     names = [study.name for study in studies]
     if len(runs) == 1:
-        names.append(
-            "{} × {workers}, {dataset}".format(
-                runs[0].method, **{"workers": "?", "dataset": "?"} | runs[0].settings
-            )
-        )
+        settings = {"workers": "?", "dataset": "?"} | runs[0].settings
+        names.append(f"{runs[0].method} × {settings['workers']}, {settings['dataset']}")
     elif runs:
         names.append(f"{len(runs)} runs")
     return "Straggler: " + ", ".join(names)

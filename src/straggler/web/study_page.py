@@ -94,8 +94,7 @@ def encode_image(file: Path) -> str:
     try:
         if file.stat().st_size > MAX_IMAGE_BYTES:
             return ""
-        return (
-            f"data:{mimetypes.guess_type(file.name)[0]};base64,{base64.b64encode(file.read_bytes()).decode()}"
-        )
+        content = base64.b64encode(file.read_bytes()).decode()
+        return f"data:{mimetypes.guess_type(file.name)[0]};base64,{content}"
     except OSError:
         return ""

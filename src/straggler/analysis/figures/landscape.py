@@ -83,9 +83,7 @@ def split_runs(points: pl.DataFrame, kind: str) -> list[tuple[str, pl.DataFrame]
 
 def describe_points(run: str, track: pl.DataFrame) -> list[str]:
     rows = track.select("updates", "seconds", "loss").iter_rows()
-    return [
-        f"{run}<br>update {updates:,}, {seconds:.0f} s<br>loss {loss:.4g}" for updates, seconds, loss in rows
-    ]
+    return [f"{run}<br>update {update:,}, {time:.0f} s<br>loss {loss:.4g}" for update, time, loss in rows]
 
 
 def draw_paths_from_above(points: pl.DataFrame, across: Grid, up: Grid, losses: Grid) -> list[Mark]:

@@ -54,10 +54,8 @@ def make_cells(scale: Scale) -> Iterator[Cell]:
 def make_cell(labels: Mapping[str, Any], settings: dict[str, Any]) -> Cell:
     logged = labels["table"] in ("log", "log-cnn")
     expensive = logged and (labels["split"] == "no split" or labels["model"] == "cnn")
-    course = (labels["workers"], labels["split"]) == (10, "labels") and (
-        labels["mode"],
-        labels["delay_ms"],
-    ) in COURSES
+    delay = (labels["mode"], labels["delay_ms"])
+    course = (labels["workers"], labels["split"]) == (10, "labels") and delay in COURSES
     measurements = ("course",) if course and labels["table"] == "II" else ()
     return Cell(labels, settings, measurements=measurements, seeds=1 if expensive else None)
 
