@@ -93,7 +93,7 @@ def test_every_method_repeats_to_the_bit_and_its_ledger_balances(method: str, co
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_with_one_worker_is_plain_sgd(method: str) -> None:
-    """Without momentum nothing is left but the gradients; Adam alone is Adam."""
+    """Without momentum every method is plain SGD; async-adam is Adam."""
     choices = {**QUADRATIC, "workers": 1, "updates": 100}
     momentum = {} if method == "async-adam" else {"momentum": 0.0, "nesterov": False}
     one = {"policy": METHODS[method].policy.replace("k=2", "k=1")}
@@ -115,11 +115,11 @@ def test_no_method_mutates_a_model_that_was_sent(method: str) -> None:
 
 
 class Lender(Simulator):
-    """Its workers' memory is lent as that of real processes is: a new job overwrites the last gradient."""
+    """A simulator that lends gradients as real processes do: a new job overwrites the last gradient."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.lent: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # and what was in it
+        self.lent: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # and a copy of its content
 
     def submit(self, job: Job) -> None:
         if job.worker in self.lent:
@@ -148,7 +148,7 @@ class Lender(Simulator):
     ],
     ids=lambda choice: next(iter(choice.values())),
 )
-def test_lent_gradients_are_not_modified_or_used_after_the_workers_next_job(
+def test_lent_gradients_are_neither_modified_nor_used_after_the_next_job(
     choice: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choices = {**QUADRATIC, **choice, "gradients": 100, "compute": "power(1, 1)"}
@@ -179,12 +179,12 @@ def test_a_synchronous_round_of_exponential_times_takes_the_harmonic_number() ->
     assert story.times[-1] / 4000 == pytest.approx(harmonic, rel=0.03)
 
 
-def test_ties_go_by_worker() -> None:
+def test_ties_are_broken_by_worker_number() -> None:
     story = run_story(**QUADRATIC, workers=3, gradients=9)
     assert [arrival.worker for arrival, _, _ in story.arrivals] == [0, 1, 2] * 3
 
 
-def test_times_twice_as_long_change_nothing_but_the_clock() -> None:
+def test_doubling_all_times_changes_only_the_clock() -> None:
     fast = run_story(**QUADRATIC, workers=5, updates=200, compute="lognormal(1, 1)")
     slow = run_story(**QUADRATIC, workers=5, updates=200, compute="lognormal(2, 1)")
     assert torch.equal(fast.server.x, slow.server.x)
@@ -236,7 +236,7 @@ def test_synchronous_workers_do_not_wait_for_stopped_workers() -> None:
     }
     story = run_story(**choices, workers=3, epochs=2, stop="each", partition="label")
     shares = [2 * story.problem.count_batches(worker) for worker in range(3)]
-    assert len(set(shares)) > 1  # unequal, so that somebody stops first
+    assert len(set(shares)) > 1  # unequal, so that one worker stops first
     assert story.server.finished == shares
     assert story.server.k == max(shares)
 

@@ -28,7 +28,7 @@ OPTIMIZERS = {
 
 
 def seeded_module(problem: SupervisedProblem) -> nn.Module:
-    """The module as anybody would build it from the same seed."""
+    """Return the module built in plain torch from the same seed."""
     torch.manual_seed(torch_seed(problem.seed, "weights"))
     return problem.model()
 
@@ -38,7 +38,7 @@ def flat(module: nn.Module) -> torch.Tensor:
 
 
 def plain_loop(problem: SupervisedProblem, make_optimizer: Any, batches: list[list[int]]) -> torch.Tensor:
-    """What a textbook would write."""
+    """Train with a plain torch loop and return the weights."""
     module = seeded_module(problem)
     optimizer = make_optimizer(module.parameters())
     for batch in batches:

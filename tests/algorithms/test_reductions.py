@@ -66,7 +66,7 @@ def test_reductions_hold_to_the_bit(problem: dict[str, Any], law: str) -> None:
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_dana_slim_sends_what_dana_sends(problem: dict[str, Any]) -> None:
+def test_dana_slim_and_dana_send_the_same_models(problem: dict[str, Any]) -> None:
     """Θ = θ − ημ Σvⱼ at constant lr: the slim server holds what the other sends."""
     full, slim = (run_story(**problem, updates=60, compute=GAMMA, method=m) for m in ("dana", "dana-slim"))
     sent = full.server.optimizer.send(full.server.x, full.server.lr, 0)
@@ -172,7 +172,7 @@ def test_asynchrony_begets_momentum() -> None:
     assert [float(m) for m in mean[2:]] == pytest.approx(predicted, abs=0.03)
 
 
-# Stories: arrivals by hand on a server with known gradients.
+# Calculations by hand: arrivals on a server with known gradients.
 
 
 def server_of(workers: int = 2, x: float = 1.0, dimension: int = 1, **settings: Any) -> Server:
@@ -187,7 +187,7 @@ def server_of(workers: int = 2, x: float = 1.0, dimension: int = 1, **settings: 
 def deliver(
     server: Server, worker: int, gradient: float | list[float], time: float = 0.0
 ) -> tuple[str, list[int]]:
-    """Hand the worker's job back with this gradient; say what happened and who starts."""
+    """Deliver a worker's job with this gradient; return the decision and the workers that start."""
     job = server.busy[worker]
     vector = torch.atleast_1d(torch.tensor(gradient, dtype=torch.float64))
     arrival = Arrival(job, 0.0, 0.0, 1, lambda job: Gradient(vector, 0.0, job.buffers))
@@ -200,7 +200,7 @@ def close(value: Tensor, expected: float) -> bool:
     return bool(torch.allclose(value, torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0))
 
 
-def test_story_of_delay_compensation() -> None:
+def test_delay_compensation_by_hand() -> None:
     """x = 1, η = .1, λ = 2. Worker 0 delivers 1: x = .9. Worker 1 delivers 2: 2 + 2·4·(.9 − 1) = 1.2."""
     server = server_of(correction="dc(lam=2)")
     server.begin()
@@ -215,7 +215,7 @@ def test_story_of_delay_compensation() -> None:
     assert close(plain.x, 0.7)
 
 
-def test_story_of_adaptive_delay_compensation() -> None:
+def test_adaptive_delay_compensation_by_hand() -> None:
     """ms = .05·g² = .2 for g = 2; λ = 2/√(.2 + 1e-7); g' = 2 + λ·4·(.9 − 1)."""
     server = server_of(correction="dc-adaptive(lam0=2, m=0.95)")
     server.begin()
@@ -233,7 +233,7 @@ def test_adaptive_delay_compensation_keeps_a_mean_square_per_worker_or_one() -> 
         assert len(server.correction.state()["_mean_square"]) == expected
 
 
-def test_story_of_staleness_awareness() -> None:
+def test_staleness_awareness_by_hand() -> None:
     """Worker 2 delivers 3 at τ = 2. Scaling the gradient: v = .5v + 3/2; scaling lr: η/2 on the velocity."""
     for scale, expected in (("gradient", 0.75 + 1.5), ("lr", (0.75 + 3) / 2)):
         server = server_of(workers=3, correction=f"staleness-aware(scale={scale})", momentum=0.5)
@@ -245,7 +245,7 @@ def test_story_of_staleness_awareness() -> None:
         assert close(server.x, 0.75 - 0.1 * expected)
 
 
-def test_story_of_gap_awareness() -> None:
+def test_gap_awareness_by_hand() -> None:
     """η = .1, no momentum. After g = 1: C = .1·√(v²) = .1, gap .1: the next is divided by 1 + .1/.1 = 2."""
     server = server_of(correction="gap-aware(eps=1e-15)")
     server.begin()
@@ -260,7 +260,7 @@ def test_story_of_gap_awareness() -> None:
 
 @pytest.mark.parametrize("method", ["ga", "dana-ga"])
 def test_gap_awareness_waits_for_a_learning_rate(method: str) -> None:
-    """A schedule may begin at 0: as long as nothing moves there is no gap to divide by."""
+    """A schedule may begin at 0; while the model does not move there is no gap to divide by."""
     slowly = {"schedule": "cyclic(base_lr=0, max_lr=0.1, step_size_up=2)", "gradients": 1200}
     story = run_story(dataset="quadratic", method=method, **slowly)
     assert torch.isfinite(story.server.x).all() and story.server.k == 1200
@@ -290,7 +290,7 @@ def test_gap_awareness_is_per_parameter_or_per_model() -> None:
     assert torch.allclose(ends["model"], torch.tensor([0.7, 0.8], dtype=torch.float64))
 
 
-def test_story_of_dana() -> None:
+def test_dana_by_hand() -> None:
     """μ = .5, η = .1: v₀ = 1, x = .9, sent .9 − .05·1; v₁ = 2, x = .7, sent .7 − .05·3; v₀ = .5 + 1."""
     server = server_of(optimizer="dana(momentum=0.5)")
     server.begin()
@@ -304,8 +304,8 @@ def test_story_of_dana() -> None:
     assert close(server.busy[0].x, 0.55 - 0.05 * (1.5 + 2))
 
 
-def test_story_of_multi_asgd() -> None:
-    """Worker 0's velocity does not know of worker 1's; it is sent its own look-ahead."""
+def test_multi_asgd_by_hand() -> None:
+    """Worker 0's velocity does not include worker 1's; worker 0 receives its own look-ahead."""
     server = server_of(optimizer="multi(momentum=0.5, nesterov=True)")
     server.begin()
     deliver(server, 0, 1.0)
@@ -316,7 +316,7 @@ def test_story_of_multi_asgd() -> None:
     assert close(server.x, 0.7 - 0.15)
 
 
-def test_story_of_dana_slim() -> None:
+def test_dana_slim_by_hand() -> None:
     """u = μv + g with the new v: 1.5, then 2 + .5·2 = 3."""
     server = server_of(optimizer="dana-slim(momentum=0.5)")
     server.begin()
@@ -326,7 +326,7 @@ def test_story_of_dana_slim() -> None:
     assert close(server.x, 0.85 - 0.3)
 
 
-def test_story_of_dana_ga_measures_the_gap_to_what_was_sent() -> None:
+def test_dana_ga_measures_the_gap_to_the_model_that_was_sent() -> None:
     """Worker 0 was sent .85 and the model is .7: gap .15; C = .1·√(mean of v²: 1, then 2)."""
     server = server_of(optimizer="dana(momentum=0.5)", correction="gap-aware(eps=1e-15)")
     server.begin()
@@ -338,7 +338,7 @@ def test_story_of_dana_ga_measures_the_gap_to_what_was_sent() -> None:
     assert close(server.x, 0.7 - 0.1 * (0.5 + 1 / (1 + 0.15 / (0.1 * root))))
 
 
-def test_story_of_clipping() -> None:
+def test_clipping_by_hand() -> None:
     server = server_of(dimension=2, correction="clip(norm=1)")
     server.begin()
     deliver(server, 0, [3.0, 4.0])
@@ -356,7 +356,7 @@ def test_corrections_chain_in_order() -> None:
     assert close(server.x, 0.9 - 0.1 * 5 / 2)
 
 
-def test_in_a_mean_every_message_carries_its_own_scale() -> None:
+def test_each_gradient_in_a_mean_has_its_own_scale() -> None:
     """Two messages at τ = 0 and τ = 1: weights 1 and ½ (1/(1 + τ)); their mean is stepped."""
     server = server_of(workers=3, policy="k-batch-async(k=2)", correction="polynomial(a=1)")
     server.begin()
@@ -369,8 +369,8 @@ def test_in_a_mean_every_message_carries_its_own_scale() -> None:
     assert close(server.x, 0.9 - 0.1 * (2 / 2 + 4) / 2)
 
 
-def test_story_of_k_sync() -> None:
-    """k = 2 of 3: the third is abandoned, gets its batch back, and everybody starts at the new model."""
+def test_k_sync_by_hand() -> None:
+    """k = 2 of 3: the third is abandoned, gets its batch again, and all start at the new model."""
     server = server_of(workers=3, policy="k-sync(k=2)")
     server.begin()
     assert deliver(server, 0, 1.0) == ("held", [])
@@ -382,7 +382,7 @@ def test_story_of_k_sync() -> None:
     assert {job.version for job in server.busy.values()} == {1}
 
 
-def test_story_of_k_batch_sync() -> None:
+def test_k_batch_sync_by_hand() -> None:
     server = server_of(workers=3, policy="k-batch-sync(k=2)")
     server.begin()
     assert deliver(server, 0, 1.0) == ("held", [0])
@@ -391,7 +391,7 @@ def test_story_of_k_batch_sync() -> None:
     assert server.ledger.cancelled == 2
 
 
-def test_story_of_k_async() -> None:
+def test_k_async_by_hand() -> None:
     server = server_of(workers=3, policy="k-async(k=2)")
     server.begin()
     assert deliver(server, 0, 1.0) == ("held", [])
@@ -400,7 +400,7 @@ def test_story_of_k_async() -> None:
     assert server.ledger.cancelled == 0
 
 
-def test_story_of_ssp() -> None:
+def test_ssp_by_hand() -> None:
     """bound 1, worker 1 slow: worker 0 may finish two, then waits until worker 1 has one."""
     server = server_of(policy="ssp(bound=1)")
     server.begin()
@@ -409,7 +409,7 @@ def test_story_of_ssp() -> None:
     assert deliver(server, 1, 1.0) == ("applied", [0, 1])
 
 
-def test_story_of_the_hybrid_server() -> None:
+def test_the_hybrid_server_by_hand() -> None:
     """Tolerance 0: worker 0 may not push twice before the others pushed once; its gradient is set aside."""
     server = server_of(workers=3, policy="hybrid(num_workers_ps_update=1, staleness_tolerance=0)")
     server.begin()
@@ -417,18 +417,18 @@ def test_story_of_the_hybrid_server() -> None:
     assert deliver(server, 0, 2.0) == ("held", [])
     assert close(server.x, 0.9)
     assert deliver(server, 1, 1.0) == ("applied", [1])
-    assert deliver(server, 2, 1.0) == ("applied", [2, 0])  # now the one set aside is usable too
+    assert deliver(server, 2, 1.0) == ("applied", [2, 0])  # now the gradient set aside is usable too
     assert close(server.x, 1 - 0.1 * (1 + 1 + 1 + 2))
     assert server.k == 4
 
 
 def test_the_hybrid_server_pulls_by_a_global_counter() -> None:
-    """Interval 2: after iterations 0, 2, 4 … the weights that workers are given are new, else old."""
+    """Interval 2: after iterations 0, 2, 4 … workers receive new weights, otherwise old ones."""
     server = server_of(policy="hybrid(pull_weights_interval=2)")
     server.begin()
     deliver(server, 0, 1.0)  # iteration 0
     assert close(server.busy[0].x, 0.9)
-    deliver(server, 1, 1.0)  # iteration 1: goes on with the weights of iteration 0
+    deliver(server, 1, 1.0)  # iteration 1: continues with the weights of iteration 0
     assert close(server.x, 0.8)
     assert close(server.busy[1].x, 0.9)
     assert server.busy[1].version == 1
@@ -461,8 +461,8 @@ def test_the_hybrid_server_never_hangs_where_the_original_crashed(
     assert 300 <= story.server.k < 305  # one arrival may free up to four that were set aside
 
 
-def test_the_hybrid_server_uses_what_thousands_wait_with_at_once() -> None:
-    """All but one have pushed twice when the last comes: its arrival lets every one of them step."""
+def test_the_hybrid_server_uses_thousands_of_gradients_set_aside_at_once() -> None:
+    """All workers but one have pushed twice; when the last one arrives, all their gradients are used."""
     many = 2000
     server = server_of(workers=many, policy="hybrid(num_workers_ps_update=1, staleness_tolerance=0)")
     server.begin()
@@ -493,8 +493,8 @@ def test_the_hybrid_server_sends_each_worker_its_own_look_ahead(optimizer: str, 
     assert torch.equal(end(**settings, policy="hybrid"), end(**settings, policy="asynchronous"))
 
 
-def test_the_hybrid_server_does_not_call_applied_what_waits_for_the_next_step() -> None:
-    """Step on two, tolerance 0: when worker 3 is the last to come again, two steps are made without it."""
+def test_the_hybrid_server_reports_gradients_for_the_next_step_as_held() -> None:
+    """Step on two, tolerance 0: when worker 3 is the last to arrive again, two steps are made without it."""
     server = server_of(workers=5, policy="hybrid(num_workers_ps_update=2, staleness_tolerance=0)")
     server.begin()
     first = [deliver(server, worker, 1.0)[0] for worker in range(5)]
@@ -536,20 +536,20 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("case", NONSENSE)
-def test_nonsense_is_refused_with_the_reason(case: str) -> None:
+def test_invalid_settings_are_refused_with_a_reason(case: str) -> None:
     settings, reason = NONSENSE[case]
     with pytest.raises(ValueError, match=reason):
         Experiment(**QUADRATIC | settings)
 
 
-def test_a_methods_defaults_give_way_to_what_is_given() -> None:
+def test_passed_components_override_a_methods_defaults() -> None:
     assert str(Experiment(method="nag-asgd").optimizer) == "sgd(momentum=0.9, nesterov=True)"
     assert str(Experiment(method="nag-asgd", momentum=0.5).optimizer) == "sgd(momentum=0.5, nesterov=True)"
     assert str(Experiment(method="dana-ga", correction="dc(lam=1)").correction) == "dc(lam=1.0)"
 
 
 def drive(server: Server, problem: Problem, order: list[int]) -> None:
-    """Arrivals in a given order, skipping workers that wait."""
+    """Deliver arrivals in this order, skipping workers that wait."""
     for worker in order:
         if worker in server.busy:
             job = server.busy[worker]
@@ -574,7 +574,7 @@ def test_every_method_continues_from_its_saved_state(method: str) -> None:
     assert server.ledger == fresh.ledger
 
 
-STATE = {  # model-sized tensors beside the model and what is in flight, for 4 workers
+STATE = {  # model-sized tensors, in addition to the model and the jobs in flight, for 4 workers
     **dict.fromkeys(METHODS, 0),
     "nag-asgd": 1,
     "async-adam": 2,
@@ -592,12 +592,12 @@ STATE = {  # model-sized tensors beside the model and what is in flight, for 4 w
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_no_method_keeps_a_copy_it_does_not_need(method: str) -> None:
+def test_no_method_stores_unneeded_copies_of_the_model(method: str) -> None:
     """Between steps: the model, one model per job in flight that differs, and the method's own state."""
     size, workers = 10_007, 1 if METHODS[method].single else 4
     settings = Experiment(dataset="quadratic", method=method, workers=workers)
-    pieces = (settings.policy, settings.correction, settings.optimizer)
-    server = Server(torch.zeros(size), torch.zeros(0), workers, *pieces, lambda epoch: 1e-3, 10**9)
+    components = (settings.policy, settings.correction, settings.optimizer)
+    server = Server(torch.zeros(size), torch.zeros(0), workers, *components, lambda epoch: 1e-3, 10**9)
     server.begin()
     for number in range(41):
         worker = number % workers

@@ -1,4 +1,4 @@
-"""Pieces of one's own, written in a script: they run, resume and replay like any other."""
+"""Custom components written in a script run, resume and replay like built-in ones."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Quorum(Policy):
-    """Step on the mean as soon as this share of the workers delivered; the others are abandoned."""
+    """Step on the mean as soon as this share of the workers has delivered; cancel the other jobs."""
 
     name: ClassVar[str] = "quorum"
     share: float = Field(0.5, gt=0, le=1)
@@ -47,7 +47,7 @@ class Quorum(Policy):
 
 
 class Fading(Correction):
-    """Every gradient divided by how many came: it remembers something."""
+    """Divide every gradient by the number of gradients so far (a correction with state)."""
 
     name: ClassVar[str] = "fading"
     _seen: int = PrivateAttr(default=0)
@@ -61,7 +61,7 @@ class Fading(Correction):
 
 
 class Signs(Optimizer):
-    """Steps of one length: x − η sign(v), v ← μv + g."""
+    """Sign descent with momentum: x − η sign(v), v ← μv + g."""
 
     name: ClassVar[str] = "signs"
     momentum: float = 0.5
@@ -75,7 +75,7 @@ class Signs(Optimizer):
 
 
 class Coin(Memoryless):
-    """Short or long."""
+    """A law with two durations, short and long."""
 
     name: ClassVar[str] = "coin"
     long: float = Field(3.0, gt=0)
@@ -95,7 +95,7 @@ class Stripes(Partition):
 
 
 class Holding(Correction):
-    """Any setting at all, and a memory of its own."""
+    """A policy with a setting of any type, and private state."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     name: ClassVar[str] = "holding"
@@ -111,7 +111,7 @@ class Holding(Correction):
 
 
 class Counting(OPTIMIZERS["sgd"]):  # type: ignore[misc]
-    """SGD with rates that fall: it remembers torch's state, and a number of its own."""
+    """SGD with a falling learning rate, which has the state of torch and a number."""
 
     name: ClassVar[str] = "counting"
     _steps: int = PrivateAttr(default=0)
@@ -148,7 +148,7 @@ def experiment(**settings: Any) -> Experiment:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", OWN.values(), ids=OWN)
-def test_it_runs_and_replays_and_is_not_run_twice(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_custom_components_run_replay_and_are_cached(settings: dict[str, Any], tmp_path: Path) -> None:
     mine = experiment(**settings)
     record = mine.run(tmp_path, jobs=1)
     assert record.summary["weights_sha256"] != experiment().run(tmp_path, jobs=1).summary["weights_sha256"]
@@ -160,7 +160,7 @@ def test_it_runs_and_replays_and_is_not_run_twice(settings: dict[str, Any], tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", OWN.values(), ids=OWN)
-def test_it_goes_on_where_it_was_interrupted(
+def test_custom_components_resume(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("straggler.running.observer.PROGRESS_SECONDS", 0.0)
@@ -179,7 +179,7 @@ def test_it_goes_on_where_it_was_interrupted(
 
 
 @pytest.mark.parametrize("settings", OWN.values(), ids=OWN)
-def test_its_text_names_it_and_says_that_it_cannot_hold_it(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_the_text_of_a_python_object_cannot_recreate_it(settings: dict[str, Any], tmp_path: Path) -> None:
     record = experiment(**settings, epochs=0.1).run(tmp_path, jobs=1)
     assert "[custom " in record.text
     with pytest.raises(InputError, match="was a Python object"):
@@ -210,7 +210,7 @@ print(mine.id)
 
 
 def ids(folder: Path, **said: Any) -> set[str]:
-    """Before and after a run, in a process of its own."""
+    """The id is the same before and after a run, and in another process."""
     text = SCRIPT.format(**{"first": 0, "power": "self.power", "settings": ""} | said)
     script = folder / "script.py"
     script.write_text(text.replace("RUNS", str(folder)))
@@ -219,7 +219,7 @@ def ids(folder: Path, **said: Any) -> set[str]:
 
 
 @pytest.mark.slow
-def test_an_id_is_that_of_its_code_and_settings_in_every_process(tmp_path: Path) -> None:
+def test_an_id_depends_on_code_and_settings_and_not_on_the_process(tmp_path: Path) -> None:
     found = [
         ids(tmp_path),
         ids(tmp_path, first=1),
@@ -264,7 +264,7 @@ class Begun(Kept):
 
 
 def made_by_exec(factor: float) -> dict[str, Any]:
-    """Classes as a notebook or a plugin makes them, with a number of their own."""
+    """Classes created without a file, as in a notebook or a plugin, with a number."""
     space: dict[str, Any] = {"__name__": "a_notebook"}
     exec(DECORATED.replace("FACTOR", str(factor)), space)
     return space
@@ -278,22 +278,22 @@ def test_code_behind_a_decorator_and_without_a_file_is_in_the_id(name: str) -> N
     assert once == again != other
 
 
-def test_what_a_piece_holds_is_in_the_id_whatever_it_is() -> None:
+def test_the_id_covers_all_values_of_a_component() -> None:
     long = torch.arange(5000.0)
     changed = long.clone()
     changed[2500] = 0.0
-    pieces = [
+    corrections = [
         *(Holding(held) for held in (None, Fading(), StalenessAware(), long, changed, np.ones(3), {3, 4})),
         *(Holding(held) for held in (lambda t: 1.0, lambda t: 0.5)),
         Holding(hidden=0.1),
         Holding(hidden=0.2),
     ]
-    ids = [experiment(correction=piece).id for piece in pieces]
+    ids = [experiment(correction=correction).id for correction in corrections]
     assert len(set(ids)) == len(ids)
-    assert ids == [experiment(correction=piece).id for piece in pieces]
+    assert ids == [experiment(correction=correction).id for correction in corrections]
 
 
-def test_what_a_checkpoint_cannot_hold_is_refused_before_the_run(tmp_path: Path) -> None:
+def test_state_that_a_checkpoint_cannot_store_is_refused_before_the_run(tmp_path: Path) -> None:
     for memory in (deque([1]), {1}, np.ones(2), Counter("a")):
         with pytest.raises(InputError, match=r"holding: a checkpoint cannot store .* Use numbers"):
             experiment(correction=Holding(hidden=memory)).run(tmp_path, jobs=1)
@@ -301,7 +301,7 @@ def test_what_a_checkpoint_cannot_hold_is_refused_before_the_run(tmp_path: Path)
 
 
 class InPlace(Optimizer):
-    """What must not be done: the models of jobs in flight would move too."""
+    """Modify the model in place, which would also move the models of jobs in flight."""
 
     name: ClassVar[str] = "in-place"
 
@@ -309,13 +309,13 @@ class InPlace(Optimizer):
         return x.sub_(direction, alpha=lr)
 
 
-def test_an_optimizer_that_moves_the_model_in_place_is_found_out(tmp_path: Path) -> None:
+def test_an_optimizer_that_modifies_the_model_in_place_is_detected(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="in-place modified the model in place"):
         experiment(optimizer=InPlace()).run(tmp_path, jobs=1)
 
 
 class Dealt(Partition):
-    """Whatever a test wants."""
+    """Return any parts that a test wants."""
 
     name: ClassVar[str] = "dealt"
     needs_labels: ClassVar[bool] = False
@@ -326,7 +326,7 @@ class Dealt(Partition):
 
 
 class Odd(Memoryless):
-    """Seconds of any shape."""
+    """Return seconds of any shape."""
 
     name: ClassVar[str] = "odd"
     seconds: Any = 1.0
@@ -335,7 +335,7 @@ class Odd(Memoryless):
         return self.seconds  # type: ignore[no-any-return]
 
 
-def test_what_a_partition_or_a_law_gives_is_checked(tmp_path: Path) -> None:
+def test_the_results_of_partitions_and_laws_are_checked(tmp_path: Path) -> None:
     one = np.arange(3)
     for parts in (None, [one], [one] * 3 + [one[:0]], [one] * 3 + [one + 1435], [one] * 3 + [one > 1]):
         with pytest.raises(InputError, match=r"(?s)partition=dealt.* must return .*(for each|per) worker"):
@@ -347,13 +347,13 @@ def test_what_a_partition_or_a_law_gives_is_checked(tmp_path: Path) -> None:
 
 
 class Nameless(Policy):
-    """Has no name."""
+    """A class without a name."""
 
     def receive(self, server: Server, arrival: Arrival) -> Iterable[int]:
         return ()
 
 
-def test_what_is_not_of_the_kind_is_refused() -> None:
+def test_classes_of_another_kind_are_refused() -> None:
     assert experiment(policy=Quorum) == experiment(policy=Quorum())
     assert str(experiment(policy=Nameless()).policy) == "Nameless"
     for key in ("policy", "optimizer", "partition", "compute"):
@@ -365,7 +365,7 @@ def test_what_is_not_of_the_kind_is_refused() -> None:
         experiment(optimizer=Signs(), nesterov=True)
 
 
-def test_a_setting_beside_an_optimizer_of_ones_own_is_its_setting() -> None:
+def test_optimizer_shortcuts_set_a_custom_optimizer() -> None:
     mine = experiment(optimizer=Signs(), momentum=0.25)
     assert isinstance(mine.optimizer, Signs)
     assert mine.optimizer.momentum == mine.momentum == 0.25
@@ -373,7 +373,7 @@ def test_a_setting_beside_an_optimizer_of_ones_own_is_its_setting() -> None:
         experiment(optimizer=Signs(momentum=0.5), momentum=0.25)
 
 
-def test_a_landscape_does_not_ask_how_its_path_came_about(tmp_path: Path) -> None:
+def test_a_landscape_does_not_need_the_components_of_its_runs(tmp_path: Path) -> None:
     record = experiment(**OWN["all"], snapshots=4).run(tmp_path, jobs=1)
     found = compute_landscape({"mine": record}, grid=2, jobs=1)
     assert found.points["loss"].is_finite().all()

@@ -271,8 +271,10 @@ def test_a_module_from_standard_input_has_the_same_id_in_every_process() -> None
 
     def id_of(scale: str) -> str:
         text = textwrap.dedent(script).replace("SCALE", scale)
-        told = subprocess.run([sys.executable, "-"], input=text, text=True, capture_output=True, check=True)
-        return told.stdout
+        finished = subprocess.run(
+            [sys.executable, "-"], input=text, text=True, capture_output=True, check=True
+        )
+        return finished.stdout
 
     assert id_of("1.0") == id_of("1.0") != id_of("0.1")
 

@@ -101,7 +101,7 @@ def custom_experiment(**settings: object) -> Experiment:
     } | settings)  # fmt: skip
 
 
-def test_what_an_import_string_is() -> None:
+def test_import_strings_are_recognised() -> None:
     for text in ("pkg.mod:Name", "./f.py:Name", "./f.py:Name(width=64)", "/a b/f.py:A.B", "m:f('x:y')"):
         assert is_import_string(text)
     for text in ("asgd", "constant(1)", "constant(seconds='a:b')", ":Name", "a:1b", "", 3, None):

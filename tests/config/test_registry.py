@@ -1,4 +1,4 @@
-"""Text ⇄ objects: what is printed can be read back, and nothing but plain values is ever read."""
+"""Text and objects: printed text can be parsed again, and only plain values are ever parsed."""
 
 import math
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ ENTRIES = [(what, name) for what, catalogue in CATALOGUES.items() for name in ca
 
 
 def like(default: Any) -> st.SearchStrategy[Any]:
-    """Values of a field that may hold anything, after the one it has by default."""
+    """Return values of a field without a type, similar to its default."""
     if isinstance(default, bool):
         return st.booleans()
     if isinstance(default, list):
@@ -49,7 +49,7 @@ def like(default: Any) -> st.SearchStrategy[Any]:
 
 
 def values(field: FieldInfo) -> st.SearchStrategy[Any]:
-    """Values that a field says it takes; future entries are covered without a word here."""
+    """Return values that a field accepts by its type, so that future entries are covered too."""
     if field.annotation is Any:
         return like(field.get_default())
     kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
@@ -93,7 +93,7 @@ def test_an_entry_is_found_by_its_name_and_as_a_table(what: str, name: str) -> N
     assert parse_entry(entry, catalogue) is entry
     if not required:
         assert parse_entry(name, catalogue) == entry
-        assert str(entry) == entry.name  # defaults are not format_value
+        assert str(entry) == entry.name  # defaults are not written
 
 
 @given(value=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5))
@@ -144,7 +144,7 @@ def test_positional_values_come_in_the_order_of_the_keys() -> None:
         ("uniform(3, 1)", "low=3.0 is above high=1.0"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(text: str, message: str) -> None:
+def test_errors_are_explained_in_one_line(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_entry(text, DELAYS)
     assert message in str(caught.value)
@@ -210,7 +210,7 @@ def test_any_text_is_an_entry_or_a_value_error(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", [3, None, 1.5, ["constant(1)"], object])
-def test_other_things_are_refused(value: Any) -> None:
+def test_values_of_other_types_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"is not a delay law\. Pass text"):
         parse_entry(value, DELAYS)
 
@@ -230,7 +230,7 @@ def test_suggestions() -> None:
     assert suggest_name("qqq", ["sgd"]) == "Known: sgd"
 
 
-def test_the_remedy_is_the_default_where_there_is_one() -> None:
+def test_the_remedy_shows_the_default_if_there_is_one() -> None:
     class Sample(CatalogueEntry):
         name = "sample"
         size: int = Field(4, ge=1)
@@ -241,7 +241,7 @@ def test_the_remedy_is_the_default_where_there_is_one() -> None:
     assert said == "size must be greater than or equal to 1, got 0; for example size=4"
 
 
-def test_entries_do_not_change() -> None:
+def test_entries_are_immutable() -> None:
     entry = Constant(seconds=1)
     with pytest.raises(ValidationError):
         entry.seconds = 2  # type: ignore[misc]

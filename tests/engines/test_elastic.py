@@ -1,4 +1,4 @@
-"""Workers that come and go: nobody waits for the departed, nothing is lost, and it replays to the bit."""
+"""Workers that leave and join: no policy waits for them, no job is lost, and runs replay to the bit."""
 
 import math
 import os
@@ -32,7 +32,7 @@ PARALLEL = [name for name, method in METHODS.items() if not method.single]
 
 
 class Restless:
-    """A simulator whose workers come and go at random; one of them always stays."""
+    """A simulator whose workers leave and join at random; at least one always stays."""
 
     def __init__(self, inside: Simulator, workers: int, seed: int, often: float) -> None:
         self.inside, self.random, self.often = inside, random.Random(seed), often
@@ -80,8 +80,8 @@ def restless(seed: int, workers: int = 5, often: float = 0.2, **settings: Any) -
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("key, value", [*(("method", name) for name in PARALLEL), *WAITING])
-def test_nobody_waits_for_the_departed(key: str, value: str, seed: int) -> None:
-    """Under every policy a run with restless workers comes to its end: `train` raises if all are idle."""
+def test_no_policy_waits_for_workers_that_left(key: str, value: str, seed: int) -> None:
+    """Under every policy a run with random changes of workers ends; `train` raises if all are idle."""
     server, seen = restless(seed, compute="exponential(mean=1)", **{key: value})
     changes = [what for what, *_ in seen if isinstance(what, Change)]
     assert {change.joined for change in changes} == {True, False}
@@ -93,8 +93,8 @@ def test_nobody_waits_for_the_departed(key: str, value: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("policy", ["hybrid(2, 0)", "hybrid(2, 1)", "hybrid(3, 0)"])
-def test_the_hybrid_server_assigns_each_once_and_leaves_nobody_idle(policy: str, seed: int) -> None:
-    """Steps may be of the departed alone, or have a worker twice that left and came back."""
+def test_the_hybrid_server_starts_each_worker_once_and_leaves_none_idle(policy: str, seed: int) -> None:
+    """A step may use only gradients of workers that left, or two of a worker that left and rejoined."""
     server, seen = restless(seed, workers=4, often=0.3, compute="exponential(mean=1)", policy=policy)
     assert server.gradients == 400
     assert not any(cancelled for what, *_, cancelled in seen if isinstance(what, Arrival))
@@ -106,10 +106,10 @@ def delivered(server: Server, worker: int, loss: float = 0.0) -> None:
     server.receive(Arrival(job, 0.0, 1.0, 1, lambda job: gradient))
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_also_when_it_waited_for_one_who_left() -> None:
-    """Worker 0's second gradient waits for worker 2's first, which never comes."""
+def test_an_infinite_loss_merged_when_a_worker_leaves_ends_the_run() -> None:
+    """Worker 0's second gradient waits for worker 2's first, which never arrives."""
     experiment = Experiment(dataset="quadratic", policy="hybrid(1, 0)", workers=3)
-    server, told = experiment.server(experiment.problem()), []  # type: ignore[var-annotated]
+    server, decisions = experiment.server(experiment.problem()), []  # type: ignore[var-annotated]
     server.begin()
     delivered(server, 0)
     delivered(server, 0, loss=math.nan)
@@ -125,27 +125,27 @@ def test_a_loss_that_is_not_finite_ends_the_run_also_when_it_waited_for_one_who_
 
         def close(self) -> None: ...
 
-    end = train(server, Leaves(), Budget(updates=9), lambda *what: told.append(what[1]))
+    end = train(server, Leaves(), Budget(updates=9), lambda *event: decisions.append(event[1]))
     assert isinstance(end, Diverged)
-    assert told == ["left"]
+    assert decisions == ["left"]
     server.ledger.check(server.in_flight)
 
 
-def test_the_statistics_of_the_departed_go_with_them() -> None:
-    """Else every mean would contain what they last said, for ever."""
+def test_buffers_of_workers_that_left_do_not_count() -> None:
+    """Otherwise every mean would contain their last buffers forever."""
     mean = BufferAverage(torch.zeros(1))
     mean.put(0, torch.tensor([2.0]))
     assert mean.put(1, torch.tensor([4.0])) == 3
     assert mean.left(1) == 2
-    assert mean.put(1, torch.tensor([9.0])) == 2  # a gradient of its that was still waiting
-    assert mean.left(0) == 2  # with nobody left it stays
+    assert mean.put(1, torch.tensor([9.0])) == 2  # a gradient of worker 1 that arrives after it left
+    assert mean.left(0) == 2  # without active workers the mean stays
     mean.joined(1)
     assert mean.put(1, torch.tensor([5.0])) == 5
     mean.joined(0)
     assert mean.put(0, torch.tensor([7.0])) == 6
 
 
-def test_a_server_forgets_the_statistics_of_the_departed() -> None:
+def test_a_server_removes_the_buffers_of_workers_that_left() -> None:
     experiment = Experiment(dataset="fashion-mnist", model="asu-fashion", workers=2, updates=1)
     problem = experiment.problem()
     server = experiment.server(problem)
@@ -161,8 +161,8 @@ def test_a_server_forgets_the_statistics_of_the_departed() -> None:
     assert float(job.buffers.mean()) == 2
 
 
-def test_a_worker_that_dies_as_a_resumed_run_starts_joins_once() -> None:
-    """It was gone when the run was saved; the engine knows already that it comes."""
+def test_a_worker_that_dies_while_a_resumed_run_starts_joins_once() -> None:
+    """The worker had left when the checkpoint was written; the engine already announces that it joins."""
     engine = ProcessEngine.__new__(ProcessEngine)
     engine.workers, engine.min_workers = 4, 2
     engine._absent, engine._changes = set(), deque([(2, False), (2, True)])
@@ -170,7 +170,7 @@ def test_a_worker_that_dies_as_a_resumed_run_starts_joins_once() -> None:
     assert list(engine._changes) == [(2, False), (2, True), (3, True)]
 
 
-def test_a_synchronous_round_ends_when_the_last_it_waits_for_leaves() -> None:
+def test_a_synchronous_round_ends_when_the_last_missing_worker_leaves() -> None:
     experiment = Experiment(dataset="quadratic", method="ssgd", workers=3)
     problem = experiment.problem()
     server = experiment.server(problem)
@@ -183,12 +183,12 @@ def test_a_synchronous_round_ends_when_the_last_it_waits_for_leaves() -> None:
     assert (server.k, [job.worker for job in started]) == (1, [0, 1])
     assert (server.ledger.applied, server.ledger.cancelled) == (2, 1)
     assert [job.worker for job in server.change(2, joined=True)] == [2]
-    assert server.busy[2].index == 0  # its batch came back
+    assert server.busy[2].index == 0  # the worker starts with the same batch again
     assert server.busy[2].version == 1
 
 
-def test_one_that_comes_back_does_not_hold_up_the_others() -> None:
-    """SSP: it counts from the slowest, not from where it left."""
+def test_a_worker_that_rejoins_does_not_delay_the_others() -> None:
+    """SSP: the clock of a worker that rejoins starts at the slowest, not where it left."""
     server = Experiment(dataset="quadratic", policy="ssp(bound=0)", workers=2).server(
         problem := Experiment(dataset="quadratic", workers=2).problem()
     )
@@ -206,12 +206,12 @@ def test_one_that_comes_back_does_not_hold_up_the_others() -> None:
     assert deliver(0) == [0, 1]
 
 
-def test_who_waits_at_the_bound_does_not_pass_it_by_leaving_and_joining() -> None:
+def test_leaving_and_joining_does_not_pass_the_bound_of_ssp() -> None:
     experiment = Experiment(dataset="quadratic", policy="ssp(bound=1)", workers=2)
     problem = experiment.problem()
     server = experiment.server(problem)
     server.begin()
-    for expected in ([0], []):  # one step ahead it may go on, two it may not
+    for expected in ([0], []):  # it may be one step ahead, not two
         job = server.busy[0]
         gradient = problem.gradient(job.x, job.buffers, job.worker, job.index)
         arrival = Arrival(job, 0.0, 1.0, 1, lambda job, gradient=gradient: gradient)
@@ -221,8 +221,8 @@ def test_who_waits_at_the_bound_does_not_pass_it_by_leaving_and_joining() -> Non
 
 
 @pytest.mark.parametrize("method", ["multi-asgd", "dana", "dana-slim"])
-def test_the_momentum_of_the_departed_goes_with_them(method: str) -> None:
-    """Those who stay come to their own optimum, be it that a worker leaves or that its share is done."""
+def test_the_momentum_of_workers_that_left_is_removed(method: str) -> None:
+    """The remaining workers reach their optimum, whether a worker leaves or finishes its share."""
     settings: dict[str, Any] = {"dataset": "quadratic(dimension=3, condition=2, spread=1)", "method": method}
     settings |= {"workers": 2, "lr": 0.05, "momentum": 0.9, "batch_size": 1, "eval_every": 0}
     for leaving in (True, False):
@@ -243,7 +243,7 @@ def test_the_momentum_of_the_departed_goes_with_them(method: str) -> None:
 
 
 class Leaving:
-    """A simulator whose worker 1 leaves after so many arrivals."""
+    """A simulator whose worker 1 leaves after a number of arrivals."""
 
     def __init__(self, inside: Simulator, after: int) -> None:
         self.inside, self.after, self.submit, self.close = inside, after, inside.submit, inside.close
@@ -267,14 +267,14 @@ def test_an_impossible_number_of_workers_is_refused(workers: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", [(2, 4), "2-4", [2, 4]])
-def test_a_number_between_two(workers: Any) -> None:
+def test_a_range_of_workers_is_parsed(workers: Any) -> None:
     experiment = Experiment(**DIGITS, workers=workers)
     assert (experiment.min_workers, experiment.workers) == (2, 4)
     assert experiment.id != Experiment(**DIGITS, workers=4).id
 
 
 @pytest.mark.parametrize(("workers", "said"), [((2, 4), True), ((4, 4), False), (4, False)])
-def test_in_virtual_time_nobody_comes_or_goes_and_it_says_so(
+def test_min_workers_has_no_effect_in_virtual_time_and_a_remark_says_so(
     workers: Any, said: bool, tmp_path: Path
 ) -> None:
     lines: list[str] = []
@@ -288,7 +288,7 @@ def test_in_virtual_time_nobody_comes_or_goes_and_it_says_so(
     ["ssgd", "ssp", *(pytest.param(method, marks=pytest.mark.chaos) for method in ("dana-ga", "hybrid"))],
 )
 def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> None:
-    """With (2, 4) workers a kill costs nobody a wait: the round goes on without the victim."""
+    """With (2, 4) workers the round continues without a killed worker."""
     experiment = Experiment(**DIGITS, engine="processes", workers=(2, 4), method=method, seconds=8)
     made, over = list[ProcessEngine](), threading.Event()
 
@@ -323,7 +323,7 @@ def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", PARALLEL)
-def test_the_same_coming_and_going_gives_the_same_bits(method: str) -> None:
+def test_the_same_changes_of_workers_give_the_same_bits(method: str) -> None:
     one, _ = restless(0, method=method, compute="gamma(1, 0.5)")
     two, _ = restless(0, method=method, compute="gamma(1, 0.5)")
     other, _ = restless(1, method=method, compute="gamma(1, 0.5)")

@@ -1,4 +1,4 @@
-"""One contract for every engine: newest job wins, every kept job arrives once, time never goes back."""
+"""The contract of every engine: the newest job wins, every job arrives once, time never goes back."""
 
 import os
 import random
@@ -53,7 +53,7 @@ OFTEN = [("processes", "asgd"), ("processes", "ssgd")]
 
 @pytest.fixture(params=ENGINES)
 def real(request: pytest.FixtureRequest) -> str:
-    """The name of an engine in real time, which can be made."""
+    """The name of an engine in real time; Ray is skipped if it is not installed."""
     if request.param == "ray":
         request.getfixturevalue("ray_here")
     return str(request.param)
@@ -108,8 +108,8 @@ def test_the_newest_job_wins(engine: Any, problem: Problem) -> None:
     assert engine.next() is None
 
 
-def test_models_of_cancelled_jobs_are_let_go(problem: Problem) -> None:
-    """Though their time is still to come, in the simulator's queues: after all steps these would be many."""
+def test_models_of_cancelled_jobs_are_freed(problem: Problem) -> None:
+    """The simulator's queue must not keep the models of cancelled jobs until their arrival times."""
     for pool in (GradientComputer(problem), GradientPool(problem, 2)):
         with closing(pool):
             made, seen = Simulator(pool, durations(1e9)), []
@@ -121,7 +121,7 @@ def test_models_of_cancelled_jobs_are_let_go(problem: Problem) -> None:
             assert [model() is not None for model in seen] == [False, False, False, True]
 
 
-def test_a_delay_is_waited_for_and_an_abandoned_one_is_not(problem: Problem, real: str) -> None:
+def test_the_engine_waits_for_a_delay_unless_its_job_is_abandoned(problem: Problem, real: str) -> None:
     slow = Durations(Constant(seconds=0.01), [Constant(seconds=5, workers=(0,))], WORKERS, seed=0)
     with use_one_thread():
         engine: Any = ENGINES[real](problem, slow, WORKERS)
@@ -131,7 +131,7 @@ def test_a_delay_is_waited_for_and_an_abandoned_one_is_not(problem: Problem, rea
             assert engine.next().worker == 1
             engine.durations = durations(0.3)
             before = time.monotonic()
-            engine.submit(job(problem, 0, 1, 1))  # it was waiting: it must drop that at once
+            engine.submit(job(problem, 0, 1, 1))  # the worker waits for a delay, and must abandon it at once
             assert engine.next().job.index == 1
             assert 0.25 < time.monotonic() - before < 3
         finally:
@@ -139,7 +139,7 @@ def test_a_delay_is_waited_for_and_an_abandoned_one_is_not(problem: Problem, rea
 
 
 class Clumsy(nn.Module):
-    """Fails in any other process than its first, where it is tried out."""
+    """A module that fails in every process except the one that created it."""
 
     def __init__(self, home: int) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class Clumsy(nn.Module):
         raise LookupError("I lost my weights")
 
 
-def test_an_exception_in_the_model_ends_the_run_with_its_own_traceback(tmp_path: Path, real: str) -> None:
+def test_an_exception_in_the_model_ends_the_run_with_its_traceback(tmp_path: Path, real: str) -> None:
     experiment = Experiment(**DIGITS | {"model": partial(Clumsy, os.getpid())}, workers=2, engine=real)
     with pytest.raises(WorkerError, match=r"(?s)in forward.*I lost my weights"):
         experiment.run(tmp_path)
@@ -173,7 +173,7 @@ def test_a_real_run_replays_to_the_bit(method: str, tmp_path: Path) -> None:
 
 
 def rarely(*values: str) -> Any:
-    """A case of `make chaos`: it takes long, and its kin are always tested."""
+    """Mark a case of `make chaos`: it is slow, and similar cases run in every test run."""
     return pytest.param(*values, marks=pytest.mark.chaos)
 
 
@@ -209,7 +209,7 @@ def test_a_simulated_run_replays_to_the_bit(tmp_path: Path) -> None:
 
 
 class UntilHarmed(Budget):
-    """Goes on until the attacks are over, which takes as long as workers take to come back."""
+    """A budget that lasts until the attacks are over."""
 
     over: ClassVar[threading.Event]
     least: ClassVar[int]  # gradients
@@ -221,7 +221,7 @@ class UntilHarmed(Budget):
 def harm(
     signals: list[int], experiment: Experiment, out: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> tuple[Record, list[int]]:
-    """Run while a thread sends signals to the workers in turn; the record, and the signals that hit."""
+    """Run while a thread sends signals to the workers; return the record and the delivered signals."""
     made: list[RealTimeEngine] = []
     delivered: list[int] = []
     engine_class, over = ENGINES[experiment.engine], threading.Event()
@@ -246,7 +246,7 @@ def harm(
                 with suppress(ProcessLookupError):
                     if strike(number % experiment.workers, kind):
                         break
-        over.wait(2 * options["worker_timeout"])  # until the last are found
+        over.wait(2 * options["worker_timeout"])  # until the last hung workers are detected
         over.set()
 
     monkeypatch.setattr(engine_class, "__init__", remember)
@@ -262,12 +262,12 @@ def harm(
 
 
 def process_of(engine: Any, worker: int) -> int | None:
-    """None while it is not up."""
+    """Return the process id of a worker; None while it is not ready."""
     at = engine._slots[worker] if isinstance(engine, RayEngine) else engine._children[worker]
     return at.pid if at.is_ready else None
 
 
-# Two on processes in every run of the tests; the others take a minute each.
+# Two cases on processes in every test run; the others take a minute each.
 ATTACKED = [
     (engine, method) if (engine, method) in OFTEN else rarely(engine, method)
     for engine in ENGINES
@@ -299,10 +299,10 @@ def test_killed_and_stopped_workers_lose_nothing(
 
 
 @pytest.mark.timeout(120)
-def test_a_stopped_worker_whose_jobs_are_cancelled_again_and_again_is_replaced(
+def test_a_hung_worker_whose_jobs_are_always_cancelled_is_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every round gives it another job: that is no sign of it, and must not fill the line to it."""
+    """A new job each round is no sign of life, and unread jobs must not fill the connection."""
     experiment = Experiment(**REAL | {"policy": "k-sync(k=1)", "workers": 2, "updates": 10**9})
     record, delivered = harm([signal.SIGSTOP], experiment, tmp_path, monkeypatch, worker_timeout=1.0)
     facts = record.summary
@@ -310,15 +310,15 @@ def test_a_stopped_worker_whose_jobs_are_cancelled_again_and_again_is_replaced(
     assert replay(record).matches
 
 
-def test_the_clock_begins_with_the_first_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written down before takes as long as it takes."""
+def test_the_clock_starts_with_the_first_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time before the first job does not count."""
     slow, quick = time.sleep, record_module.describe_environment
     monkeypatch.setattr(record_module, "describe_environment", lambda command: slow(1.5) or quick(command))
     record = Experiment(**REAL | {"gradients": 20, "workers": 2}).run(tmp_path)
     assert record.arrivals["started"].min() < 1
 
 
-def test_workers_are_seen_until_they_are_gone(problem: Problem) -> None:
+def test_closing_an_engine_ends_its_workers(problem: Problem) -> None:
     engine = ProcessEngine(problem, durations(0.2), WORKERS)
     seen = orphans()
     engine.close()
@@ -334,11 +334,11 @@ def no_orphans(seconds: float = 20) -> None:
 
 
 def orphans() -> list[list[str]]:
-    """Workers that nobody needs any more: what the fork server or the raylet of this very process still has.
+    """Return the processes of workers that the fork server or the raylet of this process still has.
 
     Another process that tests at the same time has its own, and for seconds those of runs it has killed.
     """
-    command = ["ps", "-ww", "-eo", "pid,ppid,args"]  # two w: ps cuts lines short where there is no terminal
+    command = ["ps", "-ww", "-eo", "pid,ppid,args"]  # two w, because ps truncates lines without a terminal
     rows = [line.split(None, 2) for line in subprocess.check_output(command, text=True).splitlines()]
     children = {pid for pid, parent, _ in rows if parent == str(os.getpid())}
     return [
@@ -346,7 +346,7 @@ def orphans() -> list[list[str]]:
         for pid, parent, what in rows
         if parent in children
         and ("straggler.engines" in what or "ray::Worker" in what)
-        and "<defunct>" not in what  # dead, and Ray's to bury
+        and "<defunct>" not in what  # dead, and reaped later by Ray
     ]
 
 
@@ -363,21 +363,21 @@ def test_endless_failures_end_the_run_with_the_last_error(
     experiment = Experiment(**REAL | {"model": model, "workers": 2, "engine": real})
     with pytest.raises(WorkerError, match=r"failures within 60 s.*(signal 9|process \d+ on 127)"):
         experiment.run(tmp_path)
-    assert list(tmp_path.glob("*/checkpoint-*.safetensors"))  # what was learnt until then is not lost
+    assert list(tmp_path.glob("*/checkpoint-*.safetensors"))  # the progress until then is not lost
     no_orphans()
 
 
-def test_a_real_run_goes_on_from_its_checkpoint_with_the_ledger_intact(tmp_path: Path) -> None:
+def test_a_real_run_resumes_with_a_balanced_ledger(tmp_path: Path) -> None:
     experiment = Experiment(**REAL | {"gradients": 300, "workers": 2})
 
-    class PowerCut(BaseException):
+    class SimulatedCrash(BaseException):
         pass
 
     def cut(progress: Any) -> None:
         if progress.updates > 100:
-            raise PowerCut
+            raise SimulatedCrash
 
-    with pytest.raises(PowerCut):
+    with pytest.raises(SimulatedCrash):
         experiment.run(tmp_path, progress=cut, checkpoint_every="20")
     facts = experiment.run(tmp_path).summary
     assert facts["gradients"] == 300
@@ -385,13 +385,13 @@ def test_a_real_run_goes_on_from_its_checkpoint_with_the_ledger_intact(tmp_path:
 
 
 def sleepy(flag: Path, home: int) -> nn.Module:
-    """Takes for ever in another process, as long as a file is there."""
+    """A module that hangs in another process while a file exists."""
     while os.getpid() != home and flag.exists():
         time.sleep(0.1)
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
 
 
-def test_workers_that_hang_while_they_start_are_replaced(
+def test_workers_that_hang_while_starting_are_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("straggler.engines.real_time.START_SECONDS", 4.0)
@@ -400,7 +400,7 @@ def test_workers_that_hang_while_they_start_are_replaced(
 
     def failed(now: float, worker: int, what: str) -> None:
         said.append(what)
-        flag.unlink(missing_ok=True)  # whatever it was, it is over
+        flag.unlink(missing_ok=True)  # a test that failed must not leave it
 
     home = os.getpid()
     problem = Experiment(**DIGITS | {"model": lambda: sleepy(flag, home)}, workers=WORKERS).problem()
@@ -425,8 +425,8 @@ class Ponderous(nn.Module):
         return self.layer(inputs.flatten(1))
 
 
-def test_evaluating_does_not_hold_up_a_run_in_real_time(tmp_path: Path) -> None:
-    """The curve is computed beside the training, of the models and moments that it names."""
+def test_evaluation_does_not_delay_a_run_in_real_time(tmp_path: Path) -> None:
+    """The curve is computed while training continues, for the models and times in its rows."""
     settings = REAL | {"model": Ponderous, "gradients": 400, "delay": "constant(0.02)", "workers": 2}
     experiment = Experiment(**settings | {"eval_every": 5})
     record = experiment.run(tmp_path)

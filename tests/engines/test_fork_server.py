@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
-    """One that may be killed, whose children find this file."""
+    """Return a fork server that a test may kill, whose children can import this file."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(HERE)])
     made = ForkServer()
     yield made
@@ -30,7 +30,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
 
 
 def patient(fd: int, *files: int) -> None:
-    """What a child does: say who it is and what it sees, wait for an end."""
+    """Main function of a child: send its process id and what it sees, then wait until the line closes."""
     with socket.socket(fileno=fd) as line:
         seen = [os.pread(file, 20, 0).decode() for file in files]
         line.send(" ".join([str(os.getpid()), os.environ.get("SEEN_BY_A_CHILD", "-"), *seen]).encode())
@@ -38,7 +38,7 @@ def patient(fd: int, *files: int) -> None:
 
 
 def begin(parent: ForkServer, *files: int) -> tuple[int, list[str], socket.socket]:
-    """A child's number, what it said, and the line to it."""
+    """Fork a child; return its number, its message and the connection to it."""
     ours, theirs = socket.socketpair()
     arguments = (theirs.fileno(), *files)
     number = parent.fork(patient, arguments, arguments)
@@ -60,10 +60,10 @@ def wait_until(happened: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_child_sees_our_files_under_our_numbers_and_todays_environment(
+def test_a_child_has_the_parents_file_numbers_and_current_environment(
     own: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SEEN_BY_A_CHILD", "yes")  # after the fork server began
+    monkeypatch.setenv("SEEN_BY_A_CHILD", "yes")  # after the fork server started
     files = [tempfile.TemporaryFile() for _ in range(300)]  # noqa: SIM115 (more than one message holds)
     for number, file in enumerate(files):
         file.write(b"%d" % number)
@@ -73,10 +73,10 @@ def test_a_child_sees_our_files_under_our_numbers_and_todays_environment(
     assert own.kill_child(number) == -signal.SIGKILL
 
 
-def test_ended_children_are_gone_and_those_that_ended_alone_keep_their_exit_code(own: ForkServer) -> None:
+def test_killed_children_are_reaped_and_exited_children_report_their_exit_code(own: ForkServer) -> None:
     first, (pid, *_), held = begin(own)
     second, (other, *_), line = begin(own)
-    line.close()  # it ends by itself
+    line.close()  # the child exits by itself
     wait_until(lambda: not alive(other))
     assert own.kill_child(second) == 0
     os.kill(int(pid), signal.SIGSTOP)
@@ -89,12 +89,12 @@ def test_the_fork_server_has_no_threads_when_it_forks(own: ForkServer) -> None:
     assert len(list(Path(f"/proc/{own.process.pid}/task").iterdir())) == 1
 
 
-def test_children_die_with_the_fork_server_and_another_takes_its_place(
+def test_children_die_with_the_fork_server_and_a_new_server_starts(
     own: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_fork_server", own)
     number, (pid, *_), _ = begin(get_fork_server())
-    os.kill(int(pid), signal.SIGSTOP)  # even one that cannot see its line close
+    os.kill(int(pid), signal.SIGSTOP)  # even a stopped child, which cannot notice that its connection closes
     own.process.kill()
     wait_until(lambda: not alive(pid))
     assert own.kill_child(number) == -signal.SIGKILL
@@ -105,14 +105,14 @@ def test_children_die_with_the_fork_server_and_another_takes_its_place(
 
 
 def test_half_a_request_ends_the_fork_server() -> None:
-    """Whoever asked was killed before it sent the files: nobody waits for them."""
+    """The parent was killed before it sent the files; the fork server does not wait for them."""
     ours, theirs = socket.socketpair()
     ours.close()
     with theirs, pytest.raises(EOFError):
         module.receive_files(theirs, 2)
 
 
-def test_nothing_is_left_of_a_process_that_was_killed() -> None:
+def test_a_killed_parent_leaves_no_processes() -> None:
     program = (
         "import sys, time; sys.path.append(sys.argv[1])\n"
         "import test_fork_server; from straggler.engines.pool.fork_server import get_fork_server\n"

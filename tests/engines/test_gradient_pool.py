@@ -1,4 +1,4 @@
-"""The pool computes the same bits as this process, whatever happens to its processes."""
+"""The pool computes the same bits as one process, even if its processes die."""
 
 import gc
 import os
@@ -33,19 +33,19 @@ DIGITS: dict[str, Any] = {
 
 
 def outcome(folder: Path, jobs: int, save: str = "60s", **settings: Any) -> tuple[str, list[Any]]:
-    """The weights, and all that was recorded of the arrivals."""
+    """Return the weights and the recorded arrivals."""
     record = Experiment(**settings).run(folder, jobs=jobs, force=True, checkpoint_every=save)
     return str(record.summary["weights_sha256"]), record.arrivals.rows()
 
 
 def ready(pool: GradientPool) -> GradientPool:
-    """Wait until its processes are up, so that they and not this one compute."""
+    """Wait until the processes of the pool are ready, so that they compute and not this process."""
     pool.wait_until_ready()
     return pool
 
 
 class Awaited(GradientPool):
-    """A pool that is up before the run begins, and counts the gradients that its processes compute."""
+    """A pool that is ready before the run begins, and counts the gradients that its processes compute."""
 
     started = 0
 
@@ -59,7 +59,7 @@ class Awaited(GradientPool):
 
 
 def same_bits(settings: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One job, two jobs, and two jobs watched and saved closely see the same and end in the same weights."""
+    """One process, two processes, and two with frequent progress and checkpoints give the same results."""
     watched = settings | {"eval_every": 0.5, "train_metrics": True, "snapshots": 3}
     alone = outcome(folder, 1, **settings)
     monkeypatch.setattr("straggler.engines.pool.gradient_pool.GradientPool", Awaited)
@@ -85,7 +85,7 @@ HYBRIDS = [f"hybrid({k}, staleness_tolerance={t})" for k, t in ((1, 0), (1, 1), 
 def test_every_policy_gives_the_same_bits_on_two_jobs(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """BatchNorm included: what is set aside, dropped or abandoned must not be overwritten or waited for."""
+    """Gradients set aside, dropped or abandoned are neither overwritten nor waited for (with BatchNorm)."""
     settings = {**DIGITS, "model": "asu-fashion", "policy": policy, "workers": 5, "batch_size": 8}
     same_bits(settings | {"gradients": 100, "compute": "pareto(0.3, 1.2)"}, tmp_path, monkeypatch)
 
@@ -119,13 +119,13 @@ def iter_of(tasks: list[ComputeTask]) -> Any:
 def digits_pool(
     jobs: int,
 ) -> Iterator[tuple[GradientPool, GradientComputer, tuple[torch.Tensor, torch.Tensor]]]:
-    """A pool that is up, this process to compare it with, and a model."""
+    """Return a pool that is ready, a computer in this process to compare with, and a model."""
     problem = Experiment(dataset="digits", workers=2).problem()
     with use_one_thread(), closing(GradientPool(problem, jobs)) as pool:
         yield ready(pool), GradientComputer(problem), problem.initial_model()
 
 
-def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
+def test_a_killed_process_is_restarted_and_its_tasks_are_repeated() -> None:
     with digits_pool(2) as (pool, here, model):
         tasks = [ComputeTask(("gradient", 0, i), *model) for i in range(30)]
         upcoming = iter_of(tasks)
@@ -136,13 +136,13 @@ def test_a_killed_process_is_replaced_and_its_tasks_are_done_again() -> None:
             assert torch.equal(pool.result(task).vector, here.result(task).vector)
 
 
-def test_one_that_joins_computes_too_while_it_waits_and_an_error_is_for_who_asks() -> None:
+def test_a_joining_process_computes_while_it_waits_and_errors_are_raised_at_the_result() -> None:
     problem = Experiment(dataset="digits", workers=2).problem()
     Awaited.started = 0
     with use_one_thread(), closing(Awaited(problem, 1, joins=True)) as pool:
         here, model = GradientComputer(problem), problem.initial_model()
         tasks = [ComputeTask(("gradient", 0, i), *model) for i in range(20)]
-        tasks[SLOTS] = ComputeTask(("gradient", 99, 0), *model)  # no such worker; it is tried here
+        tasks[SLOTS] = ComputeTask(("gradient", 99, 0), *model)  # no such worker; computed here
         upcoming = iter_of(tasks)
         for number, task in enumerate(tasks):
             pool.start_tasks(upcoming)
@@ -154,7 +154,7 @@ def test_one_that_joins_computes_too_while_it_waits_and_an_error_is_for_who_asks
     assert 0 < Awaited.started < len(tasks)
 
 
-def test_all_processes_killed_at_once_are_replaced() -> None:
+def test_all_processes_killed_at_once_are_restarted() -> None:
     with digits_pool(4) as (pool, here, model):
         for child in pool._children:
             os.kill(child.pid, signal.SIGKILL)
@@ -162,15 +162,15 @@ def test_all_processes_killed_at_once_are_replaced() -> None:
         assert torch.equal(pool.result(task).vector, here.result(task).vector)
 
 
-def test_tasks_that_failed_make_room() -> None:
-    """As when the data vanish: what is asked next is told of it, and does not wait for a seat for ever."""
+def test_failed_tasks_free_their_slots() -> None:
+    """If all tasks fail, the next result raises an error instead of waiting forever for a slot."""
     with digits_pool(2) as (pool, _, model):
-        nobody = 99
-        pool.start_tasks(iter_of([ComputeTask(("gradient", nobody, i), *model) for i in range(4)]))
+        missing_worker = 99
+        pool.start_tasks(iter_of([ComputeTask(("gradient", missing_worker, i), *model) for i in range(4)]))
         assert pool.result(pool.evaluation_tasks(*model, "test")[0]) is not None
 
 
-def test_processes_that_keep_dying_end_the_run_with_advice() -> None:
+def test_processes_that_keep_dying_end_the_run_with_a_remedy() -> None:
     pool = GradientPool(Experiment(dataset="digits", model=Suicidal, workers=2).problem(), 2)
     x, buffers = pool.problem.initial_model()
     try:
@@ -182,7 +182,7 @@ def test_processes_that_keep_dying_end_the_run_with_advice() -> None:
 
 
 class Suicidal(nn.Module):
-    """Kills its process when it is used, as the kernel does when memory runs out."""
+    """A module that kills its process when it is used, as the kernel does when memory runs out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def test_an_exception_in_the_users_model_comes_back_with_its_traceback() -> None
 
 def test_closing_leaves_no_process_and_no_open_file() -> None:
     problem = Experiment(dataset="digits", workers=2).problem()
-    get_fork_server()  # stays, for the next pool
+    get_fork_server()  # starts before the count, because it stays for the next pool
     gc.collect()
     before = open_files()
     pool = ready(GradientPool(problem, 2))
@@ -219,7 +219,7 @@ def test_closing_leaves_no_process_and_no_open_file() -> None:
     pool.close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     del pool
-    gc.collect()  # memory that a tensor lies on is unmapped with the tensor
+    gc.collect()  # shared memory is unmapped when the last tensor in it is freed
     assert open_files() == before
 
 

@@ -1,4 +1,4 @@
-"""The Ray engine beyond the common contract: a node that is lost, what travels how, what is refused."""
+"""The Ray engine: lost nodes, transfer of models and data, and refused clusters."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def wait_for(true: Callable[[], bool], over: threading.Event) -> None:
 def test_a_run_survives_the_loss_of_a_node(
     method: str, workers: Any, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others go on while the lost worker has no place, and it comes back when there is one.
+    """The other workers continue while the lost worker has no node; it joins again when there is one.
 
     Synchronous ones too, if two of three are enough: the lost worker has left, and joins again.
     """
@@ -107,7 +107,7 @@ def test_a_run_survives_the_loss_of_a_node(
     decisions = set(record.history["decision"]) - {"applied", "held", "cancelled"}
     assert decisions == ({"left", "joined"} if workers == (2, 3) else set())
     assert replay(record).matches
-    assert not ray.is_initialized()  # it left the cluster as it found it
+    assert not ray.is_initialized()  # the run closed its connection
 
 
 def jobs(x: torch.Tensor, launch: int) -> list[Job]:
@@ -156,7 +156,7 @@ def test_large_data_stays_outside_of_the_pickle_and_is_not_copied(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_ray_of_our_own_is_open_to_this_machine_only(ray_here: None) -> None:
+def test_a_local_ray_listens_on_this_machine_only(ray_here: None) -> None:
     assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]  # type: ignore[no-untyped-call]
 
 
@@ -182,7 +182,7 @@ def test_workers_that_fit_are_not_refused(ray_here: None) -> None:
         check_room(workers, needs)
 
 
-def test_an_address_where_nobody_answers_is_refused_soon() -> None:
+def test_an_address_that_does_not_answer_is_refused_quickly() -> None:
     ray.shutdown()
     before = time.monotonic()
     with pytest.raises(InputError, match=r"--address 127\.0\.0\.1:1: .*refused.*ray start --head"):
@@ -190,18 +190,18 @@ def test_an_address_where_nobody_answers_is_refused_soon() -> None:
     assert time.monotonic() - before < 6
 
 
-def test_a_run_is_kept_where_the_cluster_that_should_repeat_it_is_not_there(tmp_path: Path) -> None:
+def test_a_record_is_not_deleted_if_the_cluster_cannot_be_reached(tmp_path: Path) -> None:
     ray.shutdown()
     experiment = Experiment(**ON_RAY)
-    kept = tmp_path / experiment.id / "summary.json"
-    kept.parent.mkdir()
-    kept.write_text("{}")
+    summary = tmp_path / experiment.id / "summary.json"
+    summary.parent.mkdir()
+    summary.write_text("{}")
     with pytest.raises(InputError, match=r"--address 127\.0\.0\.1:1"):
         experiment.run(tmp_path, force=True, address="127.0.0.1:1")
-    assert kept.read_text() == "{}"
+    assert summary.read_text() == "{}"
 
 
-def test_without_ray_the_remedy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "straggler.engines.ray")
     with pytest.raises(InputError, match=r"requires Ray: pip install 'straggler\[ray\]'"):
@@ -210,7 +210,7 @@ def test_without_ray_the_remedy_is_said(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_the_command_line_starts_a_ray_and_ends_it(tmp_path: Path) -> None:
+def test_the_command_line_starts_and_stops_ray(tmp_path: Path) -> None:
     settings = "--dataset digits --model mlp(hidden=[16]) --workers 2 --gradients 30 --engine ray --json"
     more = ["--worker-resources", "CPU=0.5", "--out", str(tmp_path)]
     command = [
@@ -221,7 +221,7 @@ def test_the_command_line_starts_a_ray_and_ends_it(tmp_path: Path) -> None:
         *settings.split(),
         *more,
     ]
-    with tempfile.TemporaryDirectory(prefix="ray") as session:  # a short name: it is part of a socket's
+    with tempfile.TemporaryDirectory(prefix="ray") as session:  # short, as sockets need
         where = os.environ | {"RAY_TMPDIR": session}
         done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=where)
         assert done.returncode == 0, done.stderr

@@ -72,6 +72,6 @@ def test_a_policy_that_deadlocks_is_found(folder: Path) -> None:
     assert "idle" in failures("./code.py:Stuck")["Training reaches its budget"]
 
 
-def test_a_function_needs_to_say_what_it_is(folder: Path) -> None:
-    with pytest.raises(InputError, match="--as loss, model or dataset"):
+def test_a_function_needs_its_kind(folder: Path) -> None:
+    with pytest.raises(InputError, match="--as loss, --as model or --as dataset"):
         failures("./code.py:total")

@@ -212,12 +212,12 @@ def test_wrong_input_is_refused(three: dict[str, Record], tmp_path: Path) -> Non
 
 def test_infinite_snapshots_are_left_out(tmp_path: Path) -> None:
     record = train(tmp_path, snapshots=5)
-    kept = record.snapshots()
-    kept["weights"][-1] = torch.nan
+    snapshots = record.snapshots()
+    snapshots["weights"][-1] = torch.nan
     from safetensors.torch import save_file
 
-    save_file(kept, record.path / "snapshots.safetensors")
+    save_file(snapshots, record.path / "snapshots.safetensors")
     said: list[str] = []
     found = compute_landscape({"": record}, grid=2, jobs=1, report=said.append)
     assert "left out 1 snapshots" in said[0]
-    assert len(found.points.filter(kind="path")) == len(kept["weights"]) - 1
+    assert len(found.points.filter(kind="path")) == len(snapshots["weights"]) - 1

@@ -1,4 +1,4 @@
-"""The terminal: what a run shows while it goes on, at 80 columns, and where there is no terminal."""
+"""The progress bar of a run, in a terminal of 80 columns and without a terminal."""
 
 import os
 import pty
@@ -60,11 +60,11 @@ def test_the_view_fits_80_columns(seen: RunProgress) -> None:
     assert "loss" in lines[0] and "staleness" in lines[1] and "workers" in lines[2]
 
 
-def test_who_waits_and_who_is_behind_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of four is slow: under ssgd three wait for it, under asgd nobody does."""
+def test_progress_shows_idle_workers_and_staleness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of four workers is slow: under ssgd the other three wait for it, under asgd none does."""
     monkeypatch.setattr(observe, "PROGRESS_SECONDS", -1.0)  # after every arrival
-    told: dict[str, list[RunProgress]] = {"ssgd": [], "asgd": []}
-    for method, seen in told.items():
+    seen_by_method: dict[str, list[RunProgress]] = {"ssgd": [], "asgd": []}
+    for method, seen in seen_by_method.items():
         experiment = Experiment(
             dataset="mixture", model="linear", workers=4, method=method, gradients=80, eval_every=0,
             compute="gamma(1, 0.1)", delay=["constant(5, workers=[0])"],
@@ -72,10 +72,10 @@ def test_who_waits_and_who_is_behind_is_told(tmp_path: Path, monkeypatch: pytest
         experiment.run(tmp_path, jobs=1, progress=seen.append)
         assert all(len(one.behind) == one.workers == 4 for one in seen)
         assert all(one.busy == sum(tau is not None for tau in one.behind) for one in seen)
-    assert any(one.busy == 1 and one.behind[1:] == (None,) * 3 for one in told["ssgd"])
-    assert all(set(one.recent) == {0} for one in told["ssgd"])
-    assert all(one.busy == 4 for one in told["asgd"])
-    assert max(max(one.recent) for one in told["asgd"]) > 10
+    assert any(one.busy == 1 and one.behind[1:] == (None,) * 3 for one in seen_by_method["ssgd"])
+    assert all(set(one.recent) == {0} for one in seen_by_method["ssgd"])
+    assert all(one.busy == 4 for one in seen_by_method["asgd"])
+    assert max(max(one.recent) for one in seen_by_method["asgd"]) > 10
 
 
 @pytest.mark.slow

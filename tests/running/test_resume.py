@@ -40,23 +40,23 @@ MIXTURE: dict[str, Any] = {
 TIMES = {"host_seconds": 0.0, "train_seconds": 0.0}
 
 
-class PowerCut(BaseException):
-    """Nobody catches it, nothing is saved."""
+class SimulatedCrash(BaseException):
+    """A crash: no code catches it, and nothing is saved."""
 
 
-def run_through_power_cuts(experiment: Experiment, folder: Path, cuts: int, rng: random.Random) -> Record:
-    """Run with a checkpoint at every few updates; the power fails at random moments."""
+def run_through_crashes(experiment: Experiment, folder: Path, cuts: int, rng: random.Random) -> Record:
+    """Run with a checkpoint every few updates, and crash at random moments."""
     for _ in range(cuts):
         left = rng.randint(1, 60)
 
         def cut(progress: RunProgress, left: list[int] = [left]) -> None:  # noqa: B006
             left[0] -= 1
             if left[0] == 0:
-                raise PowerCut
+                raise SimulatedCrash
 
         try:
             return experiment.run(folder, jobs=1, progress=cut, checkpoint_every=str(rng.randint(1, 9)))
-        except PowerCut:
+        except SimulatedCrash:
             continue
     return experiment.run(folder, jobs=1)
 
@@ -67,13 +67,13 @@ def _progress_at_every_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_ends_with_the_same_bits_after_ten_power_cuts(method: str, tmp_path: Path) -> None:
+def test_every_method_ends_with_the_same_bits_after_ten_crashes(method: str, tmp_path: Path) -> None:
     workers = 1 if METHODS[method].single else 4
     experiment = Experiment(
         **MIXTURE, method=method, workers=workers, gradients=230, eval_every=0.5, snapshots=4, lr=0.02
     )
     whole = experiment.run(tmp_path / "whole", jobs=1)
-    pieces = run_through_power_cuts(experiment, tmp_path / "pieces", cuts=10, rng=random.Random(method))
+    resumed = run_through_crashes(experiment, tmp_path / "resumed", cuts=10, rng=random.Random(method))
     same = (
         "weights_sha256",
         "test_accuracy",
@@ -83,25 +83,27 @@ def test_every_method_ends_with_the_same_bits_after_ten_power_cuts(method: str, 
         "cancelled",
         "mean_staleness",
     )
-    assert {key: whole.summary[key] for key in same} == {key: pieces.summary[key] for key in same}
-    assert pieces.arrivals.equals(whole.arrivals, null_equal=True)
-    assert pieces.curve.equals(whole.curve, null_equal=True)
+    assert {key: whole.summary[key] for key in same} == {key: resumed.summary[key] for key in same}
+    assert resumed.arrivals.equals(whole.arrivals, null_equal=True)
+    assert resumed.curve.equals(whole.curve, null_equal=True)
     for name, tensor in whole.snapshots().items():
-        assert torch.equal(tensor, pieces.snapshots()[name])
-    assert not list(pieces.path.glob("checkpoint-*"))
+        assert torch.equal(tensor, resumed.snapshots()[name])
+    assert not list(resumed.path.glob("checkpoint-*"))
 
 
-def test_a_checkpoint_at_the_very_end_adds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_after_the_last_update_adds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed during the last evaluation: the budget is spent, only the evaluation is done again."""
     experiment = Experiment(**MIXTURE, workers=3, gradients=40, eval_every=0)
     whole = experiment.run(tmp_path / "whole", jobs=1)
     final = Observer.evaluate_final_model
 
     def cut(self: Observer) -> Any:
-        raise PowerCut
+        raise SimulatedCrash
 
     monkeypatch.setattr(Observer, "evaluate_final_model", cut)
-    with pytest.raises(PowerCut):
+    with pytest.raises(SimulatedCrash):
         experiment.run(tmp_path / "cut", jobs=1, checkpoint_every="1")
     monkeypatch.setattr(Observer, "evaluate_final_model", final)
     again = experiment.run(tmp_path / "cut", jobs=1)
@@ -110,21 +112,21 @@ def test_a_checkpoint_at_the_very_end_adds_nothing(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_every_optimizer_goes_on_from_its_state_to_the_bit(optimizer: str, tmp_path: Path) -> None:
+def test_every_optimizer_resumes_to_the_same_bits(optimizer: str, tmp_path: Path) -> None:
     experiment = Experiment(dataset="quadratic(noise=0.1)", workers=3, gradients=60, optimizer=optimizer)
     whole = experiment.run(tmp_path / "whole", jobs=1)
-    pieces = run_through_power_cuts(experiment, tmp_path / "pieces", cuts=4, rng=random.Random(optimizer))
-    assert pieces.summary["weights_sha256"] == whole.summary["weights_sha256"]
+    resumed = run_through_crashes(experiment, tmp_path / "resumed", cuts=4, rng=random.Random(optimizer))
+    assert resumed.summary["weights_sha256"] == whole.summary["weights_sha256"]
 
 
 def cut_short(experiment: Experiment, folder: Path, updates: int) -> None:
-    """Begin it, and let the power fail after so many."""
+    """Start a run, and crash after this many arrivals."""
 
     def cut(progress: RunProgress) -> None:
         if progress.updates == updates:
-            raise PowerCut
+            raise SimulatedCrash
 
-    with pytest.raises(PowerCut):
+    with pytest.raises(SimulatedCrash):
         experiment.run(folder, jobs=1, progress=cut, checkpoint_every="5")
 
 
@@ -173,7 +175,7 @@ def test_a_process_killed_ten_times_ends_with_the_same_bits(model: str, jobs: in
     assert Record(killed).arrivals.equals(Record(whole).arrivals, null_equal=True)
 
 
-def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_writes_a_checkpoint_and_resume_continues(tmp_path: Path) -> None:
     settings = [
         "--dataset",
         "digits",
@@ -208,7 +210,7 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path: Path) -> None:
 def test_a_run_that_is_stopped_as_it_diverges_is_diverged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint of that very moment would go on without the worker that found it."""
+    """A checkpoint written at the divergence would continue without the worker that reported it."""
     settings: dict[str, Any] = {"dataset": "quadratic", "lr": 1e3, "workers": 3, "gradients": 10**6}
     whole = Experiment(**settings).run(tmp_path / "whole", jobs=1).summary
     assert whole["status"] == "diverged"
@@ -233,12 +235,12 @@ def test_a_run_killed_while_it_writes_its_final_files_can_be_resumed(
     def to_the_end(*given: Any) -> None:
         whole(*given)
         if "finish" in {frame.name for frame in traceback.extract_stack()} and "parts" not in str(given[0]):
-            raise PowerCut
+            raise SimulatedCrash
 
     with monkeypatch.context() as patched:
         patched.setattr(where, after, to_the_end)
         patched.setattr(Recorder, "__exit__", lambda self, *error: self._lock.release())
-        with pytest.raises(PowerCut):
+        with pytest.raises(SimulatedCrash):
             experiment.run(tmp_path, checkpoint_every="40")
     record = experiment.run(tmp_path)
     assert len(record.arrivals) == record.summary["gradients"]
@@ -253,8 +255,8 @@ def test_a_run_killed_while_it_writes_its_final_files_can_be_resumed(
         *(pytest.param("ray", number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM)),
     ],
 )
-def test_a_signal_before_training_is_heard_too(engine: str, number: signal.Signals, tmp_path: Path) -> None:
-    """Ray, while it starts, has handlers of its own and would end with 15."""
+def test_a_signal_before_training_stops_the_run(engine: str, number: signal.Signals, tmp_path: Path) -> None:
+    """While Ray starts, its signal handlers would end the process with code 15."""
     settings = ["--dataset", "digits", "--engine", engine, "--workers", "4", "--gradients", "100000"]
     straggler = str(Path(sys.executable).with_name("straggler"))
     command = [straggler, "run", *settings, "--out", str(tmp_path)]
@@ -271,7 +273,7 @@ def test_a_signal_before_training_is_heard_too(engine: str, number: signal.Signa
     assert statuses == ([] if engine == "ray" else ["interrupted"])  # Ray was still starting
 
 
-def test_what_was_given_in_python_is_said_to_be(tmp_path: Path) -> None:
+def test_replaying_a_run_with_python_objects_is_refused(tmp_path: Path) -> None:
     experiment = Experiment(dataset="digits", model=lambda: torch.nn.Flatten(), updates=1)
     assert "[custom " in str(experiment.model)
     linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
@@ -292,7 +294,7 @@ def wait_for(look: Any) -> Any:
     return found
 
 
-def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_detected_and_the_previous_one_is_used(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         checkpoint.write_checkpoint(tmp_path, number, {"number": number, "x": torch.arange(1000.0)})
     last = tmp_path / "checkpoint-000000003.safetensors"
@@ -311,7 +313,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path: Pa
     assert checkpoint.read_newest_checkpoint(tmp_path) is None
 
 
-def test_a_state_comes_back_as_it_was_with_shared_tensors_shared(tmp_path: Path) -> None:
+def test_a_state_is_restored_and_shared_tensors_stay_shared(tmp_path: Path) -> None:
     x = torch.randn(5, dtype=torch.float64)
     job = Job(1, 2, 3, 4, x, torch.zeros(0))
     arrival = Arrival(job, 0.5, 1.5, 32, lambda job: Gradient(x * 2, float("inf"), torch.zeros(0)))
@@ -335,19 +337,19 @@ def test_a_state_comes_back_as_it_was_with_shared_tensors_shared(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "seconds", "updates"), [("60s", 60, None), ("1.5s", 1.5, None), ("500", None, 500)]
 )
-def test_every(text: str, seconds: float | None, updates: float | None) -> None:
+def test_checkpoint_intervals_are_parsed(text: str, seconds: float | None, updates: float | None) -> None:
     every = CheckpointInterval.parse(text)
     assert every.seconds == (seconds or float("inf"))
     assert every.updates == (updates or float("inf"))
 
 
 @pytest.mark.parametrize("text", ["0", "-3s", "often", "nan", ""])
-def test_every_refuses_nonsense(text: str) -> None:
+def test_an_invalid_checkpoint_interval_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="Write 60s"):
         CheckpointInterval.parse(text)
 
 
-def test_a_checkpoint_of_another_version_is_refused_in_words(
+def test_a_checkpoint_of_another_version_is_refused_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = Experiment(**MIXTURE, workers=2, gradients=50)
@@ -359,7 +361,7 @@ def test_a_checkpoint_of_another_version_is_refused_in_words(
     assert experiment.run(tmp_path, jobs=1).summary["gradients"] == 50
 
 
-def test_force_starts_anew(tmp_path: Path) -> None:
+def test_force_starts_over(tmp_path: Path) -> None:
     experiment = Experiment(**MIXTURE, workers=2, gradients=50)
     cut_short(experiment, tmp_path, updates=20)
     record = experiment.run(tmp_path, jobs=1, force=True)

@@ -22,7 +22,7 @@ DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp(hidden=[16])", "lr"
 
 
 def called_real(record: Record, folder: Path) -> Record:
-    """A simulation that says it was run on processes: one whose laws are known."""
+    """Return the record of a simulation with known laws, which claims to be of engine processes."""
     shutil.copytree(record.path, folder)
     text = record.text.replace('engine = "simulator"', 'engine = "processes"')
     (folder / "experiment.toml").write_text(text)
@@ -31,7 +31,7 @@ def called_real(record: Record, folder: Path) -> Record:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["asgd", "ssgd", "ssp", "k-async"])
-def test_known_laws_are_found_again(method: str, tmp_path: Path) -> None:
+def test_calibration_recovers_known_laws(method: str, tmp_path: Path) -> None:
     settings = DIGITS | {"method": method, "workers": 4, "gradients": 4000}
     laws = {
         "compute": "gamma(mean=0.02, cv=0.3)",
@@ -61,7 +61,7 @@ def test_known_laws_are_found_again(method: str, tmp_path: Path) -> None:
     assert "Predicted beside measured" in render_html_report([RunFacts(real.path)])
 
 
-def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
+def test_runs_that_cannot_be_fitted_are_refused(tmp_path: Path) -> None:
     record = Experiment(**DIGITS, gradients=20).run(tmp_path / "runs", jobs=1)
     with pytest.raises(InputError, match="was simulated"):
         calibrate(record)
@@ -75,15 +75,15 @@ def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["asgd", "ssp"])
 def test_a_real_run_is_predicted(method: str, tmp_path: Path) -> None:
-    """Four workers, one of them delayed: within a tenth."""
+    """The prediction for four workers, one of them delayed, is within 10 %."""
     delayed = {"workers": 4, "delay": "constant(0.03, workers=[0])", "seconds": 8, "engine": "processes"}
     found = calibrate(Experiment(**DIGITS | {"method": method}, **delayed).run(tmp_path))
     for name in ("updates per second", "mean staleness"):
         assert found.predicted[name] == pytest.approx(found.measured[name], rel=0.1)
 
 
-def test_a_run_with_data_and_a_network_of_ones_own_is_fitted_too(tmp_path: Path) -> None:
-    """What it computes does not matter, so others stand for them; with the experiment they are its own."""
+def test_a_run_with_custom_data_and_model_is_fitted(tmp_path: Path) -> None:
+    """Only times are simulated, so defaults replace custom data and models if no experiment is passed."""
     data = (torch.randn(64, 3), torch.arange(64) % 2, torch.randn(8, 3), torch.arange(8) % 2)
     experiment = Experiment(
         dataset=data, model=lambda: nn.Linear(3, 2), workers=2, gradients=200, compute="gamma(0.02, 0.3)"

@@ -40,7 +40,7 @@ def committed(kind: str, method: str, workers: int) -> list[float]:
 
 
 def machines(kind: str, workers: int, seed: int) -> NDArray[np.float64]:
-    """The mean batch time of each worker."""
+    """Return the mean batch time of each worker."""
     if kind == "homogeneous":
         return np.ones(workers)
     durations = Durations(repetition(kind, "asgd", workers, seed).compute, (), workers, seed)
@@ -64,7 +64,7 @@ def mean_of_the_kth(means: NDArray[np.float64], k: int) -> float:
 
 
 def expected(kind: str, method: str, workers: int, seed: int) -> float:
-    """Gradients per second of these very machines."""
+    """Return the gradients per second of these machines."""
     means = machines(kind, workers, seed)
     if method == "asgd":  # renewal: by T a worker has delivered T/mean − (1 − cv²)/2 on average
         return GRADIENTS * float(np.sum(1 / means)) / (GRADIENTS + workers * (1 - CV**2) / 2)
@@ -73,7 +73,7 @@ def expected(kind: str, method: str, workers: int, seed: int) -> float:
 
 
 def spread(method: str, workers: int) -> float:
-    """At most, as a share of the speed: a round's length varies by no more than a batch's."""
+    """Return a bound of the relative error of the speed: a round varies no more than a batch."""
     independent = GRADIENTS if method == "asgd" else math.ceil(GRADIENTS / workers)
     return CV / math.sqrt(independent)
 
@@ -81,7 +81,7 @@ def spread(method: str, workers: int) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", SPEED_METHODS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_size_is_what_the_closed_form_says(kind: str, method: str) -> None:
+def test_every_size_matches_the_closed_form(kind: str, method: str) -> None:
     for workers in SPEED_WORKERS:
         found = committed(kind, method, workers)
         assert len(found) == SEEDS
@@ -97,7 +97,7 @@ def test_with_many_machines_asynchronous_speed_is_the_mean_of_one_over_a_gamma()
 
 
 @pytest.mark.parametrize("method", SPEED_METHODS)
-def test_the_committed_rows_are_what_the_code_counts(method: str) -> None:
+def test_the_code_reproduces_the_committed_rows(method: str) -> None:
     row = ROWS.filter(protocol="heterogeneous", method=method, workers=1024, seed=7).row(0, named=True)
     mine = repetition("heterogeneous", method, 1024, 7)
     seen = mine.measure()
@@ -105,14 +105,14 @@ def test_the_committed_rows_are_what_the_code_counts(method: str) -> None:
     assert row["value"] == seen.applied / seen.seconds and seen.applied >= GRADIENTS
 
 
-def test_what_is_committed_is_not_counted_again(tmp_path: Path) -> None:
+def test_committed_cells_are_not_computed_again(tmp_path: Path) -> None:
     cells = GAP_AWARE.select_cells("default", ["12"])
     plan = plan_sweep("x", cells, range(3), LocalPool(1, tmp_path), RESULTS)
     assert (plan.runs, plan.cached) == ([], len(cells) * SEEDS)
 
 
 @pytest.mark.slow
-def test_what_is_missing_is_counted_on_all_cores(tmp_path: Path) -> None:
+def test_missing_cells_are_computed_on_all_cores(tmp_path: Path) -> None:
     chosen = GAP_AWARE.select_cells("default", ["12"], only=["protocol=homogeneous", "workers=32"])
     cells = [replace(cell, seeds=2) for cell in chosen]
     pool = LocalPool(2, tmp_path / "runs")
@@ -128,6 +128,6 @@ def test_what_is_missing_is_counted_on_all_cores(tmp_path: Path) -> None:
     assert plan_sweep("x", cells, [0], pool, tmp_path).runs == []
 
 
-def test_a_rehearsal_of_figure_12_is_a_few_cells_as_they_are() -> None:
+def test_a_rehearsal_of_figure_12_has_a_few_unchanged_cells() -> None:
     cells = GAP_AWARE.select_cells("default", ["12"], quick=True)
     assert len(cells) <= 12 and all(cell.experiment(0).workers <= 8 for cell in cells)

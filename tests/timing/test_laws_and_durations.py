@@ -39,7 +39,7 @@ def durations(compute: str, *delays: str, workers: int = 4, seed: int = 7) -> Du
 
 
 def of(text: str, workers: int = 4, seed: int = 7) -> Durations:
-    """Durations with this law in them, wherever it may stand."""
+    """Return durations with this law, as compute time or as a delay."""
     return (
         durations("gamma(1, .2)", text, workers=workers, seed=seed)
         if text in MULTIPLYING
@@ -65,8 +65,8 @@ def test_every_law_is_tested_here() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**40 + 3])
-def test_an_address_is_numpy_s_own_seed_of_its_four_numbers(seed: int) -> None:
-    """Large seeds too, which are several words: the same draws as ever."""
+def test_an_address_is_numpys_seed_sequence_of_its_four_numbers(seed: int) -> None:
+    """Seeds of several words give the same draws too."""
     numbers = (seed, zlib.crc32(b"duration-0"), 0, 5)
     assert addressed_rng(seed, "duration-0", 0, 5).random() == np.random.default_rng(numbers).random()
 
@@ -86,14 +86,14 @@ SEQUENTIAL = [[IN_ORDER.parts(worker, launch) for launch in range(5 * BLOCK)] fo
 
 @settings(max_examples=30, deadline=None)
 @given(asked=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5 * BLOCK - 1)), min_size=1, max_size=40))
-def test_any_order_of_asking_gives_the_same(asked: list[tuple[int, int]]) -> None:
+def test_draws_do_not_depend_on_the_order_of_calls(asked: list[tuple[int, int]]) -> None:
     made = durations(*EVERYTHING)
     for worker, launch in asked:
         assert made.parts(worker, launch) == SEQUENTIAL[worker][launch]
         assert made(worker, launch) == sum(SEQUENTIAL[worker][launch])
 
 
-def test_blocks_are_the_calls() -> None:
+def test_blocks_equal_single_calls() -> None:
     made = durations(*EVERYTHING)
     for number in (3, 0, 4, 1):
         launches = range(number * BLOCK, (number + 1) * BLOCK)
@@ -107,7 +107,7 @@ def test_blocks_and_workers_differ() -> None:
 
 
 @pytest.mark.parametrize("text", PLAIN + MULTIPLYING)
-def test_a_worker_does_not_notice_how_many_there_are(text: str) -> None:
+def test_draws_do_not_depend_on_the_number_of_workers(text: str) -> None:
     assert of(text, workers=4).block(3, 2).tolist() == of(text, workers=9).block(3, 2).tolist()
 
 
@@ -173,7 +173,7 @@ def test_power_of_the_workers_number() -> None:
     assert [made(worker, 5) for worker in range(4)] == [3, 12, 27, 48]
 
 
-def test_gamma_alike_rarely_exceeds_five_quarters_of_its_mean() -> None:
+def test_gamma_rarely_exceeds_five_quarters_of_its_mean() -> None:
     # Gap-Aware, figure 3: .93 %
     assert np.mean(sample(durations("gamma(mean=128, cv=.1)"), blocks=1500) > 160) == pytest.approx(
         0.0093, abs=0.001
@@ -284,7 +284,7 @@ def test_trace_with_a_bad_file_is_refused(tmp_path: Path, name: str, content: st
     assert name in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_trace_without_its_file_is_refused_when_used_not_when_written(tmp_path: Path) -> None:
+def test_a_trace_without_its_file_is_refused_when_used_not_when_constructed(tmp_path: Path) -> None:
     trace = Trace(file=str(tmp_path / "gone.csv"))
     with pytest.raises(ValueError, match=r"gone\.csv.*No such file"):
         Durations(trace, [], workers=1, seed=0)
@@ -367,7 +367,7 @@ def test_a_job_that_takes_no_time_is_named() -> None:
         made.parts(2, launch)
     with pytest.raises(DurationError, match=message):
         made.block(2, 3)
-    assert made(2, launch - 1) > 0  # a neighbour is not to blame
+    assert made(2, launch - 1) > 0  # the job before is valid
 
 
 @pytest.mark.filterwarnings("error")
@@ -389,7 +389,7 @@ def test_a_delay_may_be_zero_and_compute_too_if_a_delay_is_not() -> None:
         durations("constant(0)", "constant(seconds=2, workers=[1])")(0, 0)
 
 
-def test_a_law_of_ones_own_needs_only_draw() -> None:
+def test_a_custom_law_needs_only_draw() -> None:
     class Ramp(Memoryless):
         name = "ramp"
 

@@ -88,9 +88,9 @@ def test_closed_forms_and_the_event_loop_agree(policy: str, compute: str) -> Non
 
 def test_more_workers_than_a_round_has_blocks() -> None:
     for policy in ("synchronous", "k-sync(k=70)", "asynchronous", "k-batch-async(k=50)"):
-        piece, cluster = parse_entry(policy, POLICIES), durations(UNEVEN, 100)
-        assert measure_throughput(piece, cluster, BLOCK + 1) == measure_by_simulation(
-            piece, cluster, BLOCK + 1
+        policy_object, cluster = parse_entry(policy, POLICIES), durations(UNEVEN, 100)
+        assert measure_throughput(policy_object, cluster, BLOCK + 1) == measure_by_simulation(
+            policy_object, cluster, BLOCK + 1
         )
 
 
@@ -124,8 +124,8 @@ def test_a_usable_arrival_that_was_set_aside_is_merged_first() -> None:
     """This happens if a worker rejoins and pushes twice in a step, which raises the least pushes by two."""
     problem = NullProblem()
     x, buffers = problem.initial_model()
-    pieces = (Hybrid(num_workers_ps_update=3), Uncorrected(), FixedModel())
-    server = Server(x, buffers, 3, *pieces, lambda epochs: 0.0, problem.samples)
+    components = (Hybrid(num_workers_ps_update=3), Uncorrected(), FixedModel())
+    server = Server(x, buffers, 3, *components, lambda epochs: 0.0, problem.samples)
     first, second, _ = (Arrival(job, 0.0, 1.0, 1, lambda job: problem.result) for job in server.begin())
     server.aside.append(second)
     del server.busy[1]
@@ -168,7 +168,7 @@ def test_exponential_rounds_are_order_statistics(workers: int, k: int) -> None:
 
 @pytest.mark.parametrize("policy", ["k-async(k=3)", "k-batch-async(k=3)", "k-batch-sync(k=3)"])
 def test_exponential_without_memory(policy: str) -> None:
-    """Who goes on is like who starts anew: K-async as K-sync, and K gradients from anyone in K/N."""
+    """Exponentials have no memory: k-async is as fast as k-sync, and k gradients of any worker take k/N."""
     updates, workers, k = 10_000, 8, 3
     seen = counted(policy, "exponential(mean=1)", workers, updates)
     expected = harmonic(workers) - harmonic(workers - k) if policy == "k-async(k=3)" else k / workers
@@ -192,7 +192,7 @@ def test_gamma_rounds_against_quadrature(workers: int, known: float) -> None:
 
 
 @pytest.mark.slow
-def test_the_share_of_slow_batches_is_the_paper_s() -> None:
+def test_the_share_of_slow_batches_matches_the_paper() -> None:
     """Gap-Aware's figure 3: about 1 % and 27.9 % take over 1.25 means."""
     laws = [parse_entry(law, DELAYS) for law in ("gamma(128, 0.1)", "gamma-machines(128, 0.6, 0.1)")]
     frame = sample_batch_seconds(laws, [], seed=0)
@@ -300,7 +300,7 @@ def test_repeated_options_are_measured_once() -> None:
 
 
 @pytest.mark.slow
-def test_densities_of_a_cluster_of_a_given_size(tmp_path: Path) -> None:
+def test_densities_of_a_cluster_have_the_requested_size(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("worker,seconds\n0,1\n0,2\n1,3\n")
     law = f"trace(file='{tmp_path / 'trace.csv'}')"
     many = invoke("densities", "--compute", law)
@@ -320,7 +320,7 @@ def test_densities_command(tmp_path: Path) -> None:
     assert "28.0%" in result.output and (tmp_path / "d.png").stat().st_size > 10_000
 
 
-def test_two_seeds_share_no_repetition() -> None:
+def test_different_seeds_have_different_repetitions() -> None:
     def repetitions(seed: int) -> set[float]:
         words = f"speedup --workers 4 --method ssgd --iterations 40 --repetitions 3 --seed {seed} --json"
         said = invoke(*words.split())

@@ -28,7 +28,7 @@ def tuned_allocator() -> Iterator[None]:
     """Keep freed memory for the duration of a run in the user's process.
 
     Afterwards the thresholds are those that glibc itself chooses after a program freed a large array (32 MiB
-    and 64 MiB), and the memory that was kept goes back to the system.
+    and 64 MiB), and the cached memory is returned to the system.
     """
     mallopt, malloc_trim = _find_in_libc("mallopt"), _find_in_libc("malloc_trim")
     if mallopt is None or malloc_trim is None:
