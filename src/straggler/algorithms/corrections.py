@@ -263,6 +263,6 @@ def parse_correction(value: Any) -> Correction:
         return value
     texts = value.split(" + ") if isinstance(value, str) else value if isinstance(value, list) else [value]
     if not texts:
-        raise ValueError("correction=[] is empty. Name a correction, or use none.")
+        raise ValueError("correction=[] is empty. Use none, or name a correction.")
     links = tuple(parse_entry(text, CORRECTIONS) for text in texts)
     return links[0] if len(links) == 1 else Chain(links=links)

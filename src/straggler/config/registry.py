@@ -131,7 +131,9 @@ def parse_entry(value: object, catalogue: Catalogue[E]) -> E:
         name = str(settings.pop("name", ""))
     elif isinstance(value, str):
         if CUSTOM_MARK in value or OLD_MARK in value:
-            raise ValueError(f"{what} {value!r} was a Python object, which text cannot recreate")
+            raise ValueError(
+                f"{what} {value!r} was a Python object, which text cannot recreate. Pass the object."
+            )
         name, positional, settings = parse_call(value)
     else:
         remedy = f"Pass text such as {next(iter(catalogue.built_in))!r}, or a {kind.__name__} object."

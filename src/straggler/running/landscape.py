@@ -32,7 +32,7 @@ SAVE_SECONDS = 10.0  # between writes to the cache: the work that an interruptio
 CACHE_NAME = re.compile(r"[0-9a-f]{16}-(\d{1,3})-(\d+|all)-(\d+\.\d+)")  # key, grid, samples, margin
 # Settings on which the loss of a model does not depend.
 IRRELEVANT_SETTINGS = (*COMPONENTS, "partition", "compute", "delay")
-FEWEST_SNAPSHOTS = 3  # of a path that is drawn without a surface
+FEWEST_SNAPSHOTS = 3  # that a path needs to be drawn without a surface
 SCHEMA = {"kind": pl.String, "run": pl.Int64, "updates": pl.Int64, "seconds": pl.Float64}
 SCHEMA |= {"a": pl.Float64, "b": pl.Float64}
 Vectors = NDArray[np.float64]

@@ -14,9 +14,9 @@ from straggler.running.simulation import simulate
 from straggler.timing.laws import Gamma, Law
 
 MIN_JOBS = 20  # jobs of each worker that a fit needs
-MIN_DIFFERENCE = 0.02  # relative difference between workers from which a slower worker gets its own delay
+MIN_DIFFERENCE = 0.02  # a worker slower than the fastest by more than this share gets an extra delay
 IRRELEVANT_KEYS = ("dataset", "model", "loss", "partition")  # the compute time is measured
-DIGITS = 6  # microseconds
+DIGITS = 6  # decimals of seconds: microseconds
 
 
 @dataclass(frozen=True)
