@@ -157,7 +157,7 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def parse_clusters(texts: list[str] | None) -> list[Law]:
-    """Parse the laws of compute times; a law that is given twice counts once."""
+    """Parse the laws of compute times; a repeated law counts once."""
     return list({str(law): law for law in parse_option_laws(texts or CLUSTERS, "--compute")}.values())
 
 

@@ -208,7 +208,10 @@ def combine_quantities(
         partners = right.numbers[seed]
         keys = {key: tuple(key[place] for place in places) for key in left.numbers[seed]}
         if set(keys.values()) != set(partners):
-            raise ValueError("the cells of its two sides have different labels, so they cannot be paired")
+            raise ValueError(
+                "the cells of its two sides have different labels, so they cannot be paired; select the same "
+                "labels on both sides, or reduce them, for example by mean(…)"
+            )
         pairs = {key: (number, partners[keys[key]]) for key, number in left.numbers[seed].items()}
         found[seed] = {key: combine_numbers(operation, *pair) for key, pair in pairs.items()}
     return Quantity(left.labels, dict(sorted(found.items())))

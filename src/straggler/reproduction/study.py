@@ -47,7 +47,7 @@ class Study:
     describe: Callable[[Labels], Mapping[str, str]] = lambda labels: {}  # more words for tables.toml
     quick: Callable[[Labels], bool] = lambda labels: True  # the cells of a rehearsal
     quick_settings: Mapping[str, Any] = field(default_factory=dict)  # that make the rehearsal's runs short
-    compared: Mapping[str, Sequence[str]] | None = None  # panels of the figure "beside": title, tables
+    compared: Mapping[str, Sequence[str]] | None = None  # panels of beside.png: title, tables
     words: Mapping[Scale, Mapping[str, str]] = field(default_factory=dict)  # for {word} in claims.toml
     functions: Mapping[str, Callable[..., float]] = field(default_factory=dict)  # for contrasts
     more_tables: Callable[[pl.DataFrame], list[tuple[str, str]]] | None = None  # caption, Markdown
@@ -66,7 +66,7 @@ class Study:
         try:
             return {name: StudyTable(**table) for name, table in tomllib.loads(file.read_text()).items()}
         except (OSError, TypeError, ValueError) as error:
-            raise InputError(f"{file}: {error}") from None
+            raise InputError(f"{file}: {error}. Each table needs caption, rows and columns.") from None
 
     @property
     def notes(self) -> str:
@@ -78,7 +78,9 @@ class Study:
         rank = {name: position for position, name in enumerate(self.tables)}
         cells = list(self.make_cells(scale))
         if unknown := [cell.labels.get("table") for cell in cells if cell.labels.get("table") not in rank]:
-            raise InputError(f"A cell has the table {unknown[0]!r}; tables.toml has {', '.join(rank)}.")
+            raise InputError(
+                f"A cell has the table {unknown[0]!r}; tables.toml has {', '.join(rank)}. Add it there."
+            )
         cells.sort(key=lambda cell: rank[str(cell.labels["table"])])
         floats = {name for cell in cells for name, value in cell.labels.items() if isinstance(value, float)}
         return [
@@ -131,7 +133,8 @@ class Study:
             fitting = [row for row in numbers if all(cell.labels.get(n) == row[n] for n in names if n in row)]
             if len(fitting) > 1:
                 raise InputError(
-                    f"{self.folder}/numbers.csv has {len(fitting)} rows for {dict(cell.labels)}."
+                    f"{self.folder}/numbers.csv has {len(fitting)} rows for {dict(cell.labels)}. Keep one of "
+                    "them, or add a column with a label that distinguishes them."
                 )
             facts = {f"source_{name}": value for each in fitting for name, value in each.items()}
             source = facts.pop("source_value", None)
