@@ -149,7 +149,7 @@ def resume(
     if experiment.id != record.path.name:
         raise InputError(
             f"{record.path} has the id {experiment.id} now. Either the folder was renamed, or a file that "
-            f"the experiment names (custom code, a trace) has changed since. Rename the folder, or run the experiment again"
+            "the experiment names (custom code, a trace) has changed. Rename the folder, or run it again"
         )
     run_and_show(
         experiment,
