@@ -196,7 +196,7 @@ def server_costs(size: int, arrivals: int = 600) -> None:
             worker = number % workers
             if worker not in server.busy:
                 continue
-            arrival = Arrival(server.busy[worker], 0.0, 0.0, 1, lambda: Gradient(g, 1.0, x[:0]))
+            arrival = Arrival(server.busy[worker], 0.0, 0.0, 1, lambda job: Gradient(g, 1.0, x[:0]))
             started = time.perf_counter()
             server.receive(arrival)
             receive.append(time.perf_counter() - started)
