@@ -29,7 +29,7 @@ def arrivals_per_second(
 ) -> float:
     """Return the best of several rounds, in CPU time of one core; drawing the durations is included."""
     component, rates = parse_entry(policy.format(half=workers // 2), POLICIES), []
-    arrivals = max(arrivals, 40 * workers)  # so that the start does not matter
+    arrivals = max(arrivals, 128 * workers)  # whole blocks of durations, and the start does not matter
     updates = max(1, arrivals // component.gradients_per_step(workers))
     for seed in range(rounds):
         durations = Durations(parse_entry(compute, DELAYS), [], workers, seed)
