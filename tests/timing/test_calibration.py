@@ -56,9 +56,9 @@ def test_calibration_recovers_known_laws(method: str, tmp_path: Path) -> None:
     distance = (found.staleness["measured"] - found.staleness["predicted"]).abs().sum() / 2
     assert distance < 0.06  # total variation
     assert json.loads(found.to_json())["measured"] == found.measured
-    assert "Predicted beside measured" not in render_html_report([RunFacts(real.path)])
+    assert "Predicted and measured staleness" not in render_html_report([RunFacts(real.path)])
     (real.path / "calibration.json").write_text(found.to_json())
-    assert "Predicted beside measured" in render_html_report([RunFacts(real.path)])
+    assert "Predicted and measured staleness" in render_html_report([RunFacts(real.path)])
 
 
 def test_runs_that_cannot_be_fitted_are_refused(tmp_path: Path) -> None:
