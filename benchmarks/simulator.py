@@ -29,6 +29,7 @@ from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.quadratic import NullProblem
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
+from straggler.running.allocator import tune_allocator
 from straggler.timing import Durations
 
 console = Console()
@@ -214,6 +215,7 @@ def typical(seconds: list[float], block: int = 40) -> float:
 
 
 def main() -> None:
+    tune_allocator()  # as in the processes that Straggler starts, for the bare loop too
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gradients", type=int, default=2_000)
     parser.add_argument("--rounds", type=int, default=5)
