@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 CODE = '''
 from typing import ClassVar
 
+from pydantic import PrivateAttr
 from straggler import Correction, Policy
 from torch import nn
 
@@ -29,6 +30,22 @@ class Counting(Correction):
     def correct(self, gradient, arrival, server):
         self.calls[0] += 1
         return gradient / self.calls[0], 1.0
+
+
+class Forgetful(Correction):
+    """Counts in its state, but does not let a checkpoint store it."""
+
+    _calls: int = PrivateAttr(default=0)
+
+    def begin(self, x, workers):
+        self._calls = 0
+
+    def state(self):
+        return {}
+
+    def correct(self, gradient, arrival, server):
+        self._calls += 1
+        return gradient / self._calls, 1.0
 
 
 class Stuck(Policy):
@@ -66,6 +83,11 @@ def test_state_outside_of_a_component_is_found(folder: Path) -> None:
     broken = failures("./code.py:Counting")
     assert "two identical runs" in broken["The same experiment gives the same weights"]
     assert "An interrupted run resumes to the same weights" in broken
+
+
+def test_state_that_a_checkpoint_does_not_store_is_found(folder: Path) -> None:
+    broken = failures("./code.py:Forgetful")
+    assert list(broken) == ["An interrupted run resumes to the same weights"]
 
 
 def test_a_policy_that_deadlocks_is_found(folder: Path) -> None:

@@ -24,6 +24,7 @@ from straggler.config.registry import (
     parse_entry,
 )
 from straggler.core import Optimizer
+from straggler.engines import is_virtual_engine
 from straggler.problems.custom_data import CustomData
 from straggler.problems.datasets import DATASETS, DataSet
 from straggler.problems.quadratic import QuadraticData
@@ -200,7 +201,7 @@ def find_method(components: Mapping[str, Any]) -> str | None:
 def check_engine_delays(engine: str, delays: Sequence[Law]) -> None:
     """Raise ValueError if a delay scales simulated compute times but the engine runs in real time."""
     for law in delays:
-        if law.multiplies and engine != "simulator":
+        if law.multiplies and not is_virtual_engine(engine):
             raise ValueError(
                 f"delay={law} scales a simulated compute time, so it requires engine='simulator'. "
                 f"Use a delay in seconds instead."

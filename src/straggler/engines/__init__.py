@@ -22,6 +22,7 @@ __all__ = [
     "EngineSetup",
     "ResumableEngine",
     "identify_engine",
+    "is_virtual_engine",
     "load_engine",
     "parse_engine",
     "requiring_ray",
@@ -84,6 +85,11 @@ def load_engine(name: str) -> type[ResumableEngine]:
     with requiring_ray(f"engine={name!r}"):
         built_in: type[ResumableEngine] = getattr(import_module(module), class_name)
     return built_in
+
+
+def is_virtual_engine(name: str) -> bool:
+    """Return whether an engine simulates time; the real-time engines are not imported to find out."""
+    return name == "simulator" or (name not in ENGINES and load_engine(name).is_virtual)
 
 
 def parse_engine(value: Any) -> str:

@@ -1,11 +1,12 @@
 """Checks of custom code: run small experiments with it and report which laws it breaks."""
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 from torch.utils.data import Dataset
@@ -19,7 +20,7 @@ from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.models import Model
 from straggler.problems.partitions import Partition
-from straggler.running.observer import RunProgress
+from straggler.record import Record
 from straggler.running.replay import replay
 from straggler.timing import Durations, Law
 
@@ -110,15 +111,16 @@ def list_laws(build: Callable[..., Experiment], key: str, folder: Path) -> dict[
         require_same(alone.summary, pooled.summary, "one and two processes")
 
     def resume() -> None:
-        def interrupt(progress: RunProgress) -> None:
-            if progress.updates > UPDATES // 2:
-                raise KeyboardInterrupt
-
-        experiment = build()
-        with suppress(KeyboardInterrupt):
-            experiment.run(folder / "resumed", jobs=1, progress=interrupt, checkpoint_every="3")
+        experiment = build(engine=f"{__name__}:{InterruptingSimulator.__name__}")
+        InterruptingSimulator.arrivals_left = UPDATES // 2
+        try:
+            with suppress(KeyboardInterrupt):
+                experiment.run(folder / "resumed", jobs=1, checkpoint_every="3")
+        finally:
+            InterruptingSimulator.arrivals_left = math.inf
+        require(not Record(folder / "resumed" / experiment.id).ended, "the run was not interrupted")
         resumed = experiment.run(folder / "resumed", jobs=1)
-        require_same(experiment.run(whole, jobs=1).summary, resumed.summary, "a whole and a resumed run")
+        require_same(build().run(whole, jobs=1).summary, resumed.summary, "a whole and a resumed run")
 
     def replay_record() -> None:
         experiment = build()
@@ -167,6 +169,18 @@ def require(holds: bool, failure: str) -> None:
 def require_same(one: dict[str, Any], other: dict[str, Any], runs: str) -> None:
     """Raise LawError unless two runs ended with the same weights."""
     require(one["weights_sha256"] == other["weights_sha256"], f"{runs} end with different weights")
+
+
+class InterruptingSimulator(Simulator):
+    """A simulator that raises KeyboardInterrupt after a number of arrivals."""
+
+    arrivals_left: ClassVar[float] = math.inf
+
+    def next(self) -> Arrival | None:
+        InterruptingSimulator.arrivals_left -= 1
+        if self.arrivals_left < 0:
+            raise KeyboardInterrupt
+        return super().next()
 
 
 class ChurnSimulator(Simulator):
