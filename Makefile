@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install run test test-fast lint chaos browser bench baseline methods findings docs clean
+.PHONY: help install run test test-fast lint chaos wheel browser network bench baseline methods findings docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -23,13 +23,19 @@ lint: install  ## check style and types
 	$(BIN)/mypy
 
 browser:  ## install Chromium for the browser tests if it is missing (Debian and Ubuntu)
-	.ci/browser
+	.ci/package chromium chromium chromium-browser google-chrome
 
-test: lint browser  ## check style and types, run all tests except `make chaos`
+network:  ## install iproute2 for the tests with several hosts, which are skipped without it (Debian and Ubuntu)
+	-.ci/package iproute2 ip
+
+test: lint browser network  ## check style and types, run all tests except `make chaos`
 	$(BIN)/pytest -n 2 --dist worksteal -m "not chaos"
 
-chaos: install  ## run the longest tests: kill and stop workers under more methods and networks
+chaos: install network  ## run the longest tests: kill and stop workers under more methods and networks
 	$(BIN)/pytest -n 2 --dist worksteal -m chaos
+
+wheel: install  ## try the wheel in an empty environment of each supported Python (minutes; downloads torch)
+	$(BIN)/pytest tests/test_wheel.py -m chaos
 
 test-fast: install  ## run the tests that are not marked slow
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
@@ -38,6 +44,7 @@ bench: install  ## measure speed as ratios (on a quiet machine)
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/arrivals.py
 	$(BIN)/python benchmarks/push_pull.py
+	$(BIN)/python benchmarks/messages.py
 
 baseline: install  ## compare with EPFL's six-epoch baselines, into docs/baselines.md
 	$(BIN)/python examples/epfl_baseline.py --into docs/baselines.md

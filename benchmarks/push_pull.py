@@ -26,6 +26,7 @@ from rich.console import Console
 from simulator import BareLoops, bare_loop, lenet
 from torch.distributed import rpc
 
+from straggler.algorithms.work import gradient_program
 from straggler.analysis.tables import build_table
 from straggler.core import Arrival
 from straggler.core.loop import Budget, train
@@ -53,7 +54,7 @@ class Ours:
 
     def __init__(self, kind: str, size: int) -> None:
         problem = NullProblem(size)
-        self.engine: Any = ENGINES[kind](problem, no_delay(), WORKERS)
+        self.engine: Any = ENGINES[kind](gradient_program(problem), no_delay(), WORKERS)
         self.server = Experiment(workers=WORKERS, lr=1e-6, momentum=0).server(problem)
         self(8)  # memory that is touched for the first time costs more than the copy
 
@@ -199,7 +200,8 @@ def training(gradients: int, rounds: int) -> None:
     """LeNet-5 on two processes against the bare loop of benchmarks/simulator.py."""
     experiment = lenet(workers=WORKERS)
     problem = experiment.problem()
-    with closing(ProcessEngine(problem, no_delay(), WORKERS)) as engine, closing(BareLoops()) as limit:
+    program = gradient_program(problem)
+    with closing(ProcessEngine(program, no_delay(), WORKERS)) as engine, closing(BareLoops()) as limit:
         server = experiment.server(problem)
         bare, most, ours = [], [], []
         for _ in range(rounds):
@@ -223,7 +225,7 @@ def recovery(times: int) -> None:
     problem = experiment.problem()
     rows = []
     for kind, make in ENGINES.items():
-        with closing(make(problem, no_delay(), WORKERS)) as engine:  # type: ignore[type-var]
+        with closing(make(gradient_program(problem), no_delay(), WORKERS)) as engine:  # type: ignore[type-var]
             seconds = [recover(engine, experiment) for _ in range(times)]
         rows.append([kind, f"{statistics.median(seconds):.2f} s", f"{max(seconds):.2f} s"])
     console.print(build_table("From a SIGKILL to the worker's next arrival", ["", "median", "worst"], rows))
@@ -238,7 +240,7 @@ class Recovered(Exception):
 
 
 def recover(engine: Any, experiment: Experiment) -> float:
-    server = experiment.server(engine.problem)
+    server = experiment.server(engine.program.problem)
     killed: list[float] = []
 
     def watch(arrival: Arrival, *more: Any) -> None:

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from straggler.algorithms.methods import METHODS
 from straggler.analysis.tables import build_table
-from straggler.core import Arrival, Gradient, Server
+from straggler.core import Arrival, Message, Server
 from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool, create_computer
 from straggler.engines.simulator import Simulator
@@ -76,7 +76,7 @@ def simulated(
 ) -> float:
     """Seconds of the loop in the simulator, as a run without a record."""
     problem = experiment.problem()
-    compute = create_computer(problem, jobs)
+    compute = create_computer(experiment.program(problem), jobs)
     try:
         if isinstance(compute, GradientPool):
             compute.wait_until_ready()
@@ -127,7 +127,8 @@ def arrivals_per_second(arrivals: int) -> None:
     for workers in (10, 1_000, 10_000):
         experiment = Experiment(dataset="quadratic", workers=workers, compute="exponential(mean=1)")
         problem = NullProblem()
-        simulator = Simulator(GradientComputer(problem), Durations(experiment.compute, [], workers, 0))
+        compute = GradientComputer(experiment.program(problem))
+        simulator = Simulator(compute, Durations(experiment.compute, [], workers, 0))
         server = experiment.server(problem)
         started = time.perf_counter()
         train(server, simulator, Budget(gradients=arrivals + workers), lambda *seen: None)
@@ -184,9 +185,10 @@ def server_costs(size: int, arrivals: int = 600) -> None:
             workers,
             experiment.policy,
             experiment.correction,
+            experiment.aggregation,
             experiment.optimizer,
             lambda e: 1e-6,
-            10**9,
+            experiment.program(NullProblem(size)),
         )
         server.begin()
         axpy, receive = [], []
@@ -197,7 +199,7 @@ def server_costs(size: int, arrivals: int = 600) -> None:
             worker = number % workers
             if worker not in server.busy:
                 continue
-            arrival = Arrival(server.busy[worker], 0.0, 0.0, 1, lambda job: Gradient(g, 1.0, x[:0]))
+            arrival = Arrival(server.busy[worker], 0.0, 0.0, 1, lambda job: Message(g, 1.0, x[:0]))
             started = time.perf_counter()
             server.receive(arrival)
             receive.append(time.perf_counter() - started)

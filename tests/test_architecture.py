@@ -24,6 +24,8 @@ PACKAGE = ROOT / "src" / "straggler"
 # Layers from the bottom to the top. A module may import the layers below its own. Each text is a unit of
 # packages or modules, which may also import each other; units of one layer may not. The longest name counts.
 LAYERS = [
+    ["running.untrusted_files"],
+    ["running.parquet_files"],
     [
         "config.imports config.fingerprints config.registry",
         "record",
@@ -44,10 +46,16 @@ LAYERS = [
 UNITS = {name: names for layer in LAYERS for names in layer for name in names.split()}
 LEVEL = {names: level for level, layer in enumerate(LAYERS) for names in layer}
 # Experiment.run is a shortcut for the function that runs an experiment, and imports it when it is called.
-EXCEPTIONS = {("experiment", "running.runner"), ("experiment", "running.observer")}
+EXCEPTIONS = {("experiment", f"running.{name}") for name in ("runner", "observer", "callbacks")}
 ONLY: dict[str, set[str]] = {  # these units import nothing else from this package
-    "analysis": {"algorithms", "config.registry", "record", "running.atomic_files"},
-    "record": set(),
+    "analysis": {
+        "algorithms",
+        "config.registry",
+        "record",
+        "running.atomic_files",
+        "running.untrusted_files",
+    },
+    "record": {"running.parquet_files", "running.untrusted_files"},
 }
 
 ALGORITHMS = ("algorithms.policies", "algorithms.corrections", "algorithms.optimizers")

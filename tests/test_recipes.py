@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from straggler.algorithms.aggregations import AGGREGATIONS
+from straggler.algorithms.channels import CHANNELS
 from straggler.algorithms.corrections import CORRECTIONS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
+from straggler.algorithms.work import WORK
 from straggler.analysis.figures.plot import KINDS, FigureKind, plot
 from straggler.cli import build_app
 from straggler.config.imports import import_object
@@ -17,6 +20,7 @@ from straggler.config.registry import Catalogue
 from straggler.config.settings import PROBLEM_DATA
 from straggler.engines import ENGINES
 from straggler.experiment import Experiment
+from straggler.problems.metrics import METRICS
 from straggler.problems.models import MODELS
 from straggler.problems.partitions import PARTITIONS
 from straggler.record import Record
@@ -34,21 +38,29 @@ CATALOGUES: dict[str, Catalogue[Any]] = {
     "policy": POLICIES,
     "correction": CORRECTIONS,
     "optimizer": OPTIMIZERS,
+    "work": WORK,
+    "channel": CHANNELS,
+    "aggregation": AGGREGATIONS,
     "law": DELAYS,
     "partition": PARTITIONS,
     "model": MODELS,
     "data set": PROBLEM_DATA,
+    "metric": METRICS,
 }
 # How an experiment uses the component of each recipe; NAME stands for its import string or registered name.
 USES: dict[str, dict[str, Any]] = {
     "policy": {"policy": "NAME(share=0.6)"},
     "correction": {"correction": "NAME"},
     "optimizer": {"optimizer": "NAME(momentum=0.5)"},
+    "work": {"work": "NAME(limit=0.5)"},
+    "channel": {"channel": "NAME(down=bf16)"},
+    "aggregation": {"aggregation": "NAME", "policy": "synchronous"},
     "law": {"compute": "NAME(mean=2)", "delay": ["NAME(mean=3, tick=0.5)"]},
     "partition": {"partition": "NAME"},
     "model": {"model": "NAME(width=8)"},
     "data set": {"dataset": "NAME(samples=400)", "model": "mlp"},
     "engine": {"engine": "NAME"},
+    "metric": {"metrics": ["perplexity", "NAME(scale=2)"]},
 }
 SETTINGS: dict[str, Any] = {
     "dataset": "mixture(samples=300)",
@@ -74,6 +86,8 @@ def check_record(recipe: str, record: Record) -> None:
     assert record.summary["status"] == "finished" and record.summary["converged"]
     if recipe == "policy":
         assert record.summary["cancelled"] == 60 and record.summary["applied"] == 120
+    if recipe == "channel":
+        assert 3.5 < record.summary["bytes_down"] * 2 / record.summary["bytes_up"] < 4.5
     if recipe == "engine":
         assert record.arrivals["time"].to_list() == [float(second) for second in range(1, 61)]
 
@@ -91,6 +105,7 @@ def test_every_recipe_is_tested() -> None:
     assert RECIPES.keys() == USES.keys() | {"figure", "study"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", USES)
 def test_a_recipe_works_by_import_string(recipe: str, import_string: str, tmp_path: Path) -> None:
     record = run_with(recipe, import_string, tmp_path / "runs")
@@ -125,6 +140,7 @@ def test_a_figure_works_after_registration(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "shares.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_a_study_runs_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_paper").mkdir()

@@ -8,13 +8,30 @@ if TYPE_CHECKING:
 
     from straggler.analysis.figures.plot import plot
     from straggler.config.registry import InputError
-    from straggler.core import Arrival, Change, Correction, Engine, Gradient, Job, Optimizer, Policy, Server
+    from straggler.core import (
+        Aggregation,
+        Arrival,
+        Change,
+        Channel,
+        Correction,
+        Engine,
+        Job,
+        Message,
+        Optimizer,
+        Policy,
+        Problem,
+        Server,
+        Shapes,
+        Work,
+    )
     from straggler.engines import EngineSetup
     from straggler.experiment import Experiment
     from straggler.problems.datasets import DataArrays, DataSet
+    from straggler.problems.metrics import Metric
     from straggler.problems.models import Model
     from straggler.problems.partitions import Partition
     from straggler.record import Record, load
+    from straggler.running.callbacks import Callback, LiveRun
     from straggler.running.replay import replay
     from straggler.running.simulation import simulate
     from straggler.sweeps.sweep import sweep
@@ -27,8 +44,11 @@ if TYPE_CHECKING:
 # Public names and the modules that define them. They are imported on first use, so that `import straggler` is
 # fast and processes that only compute gradients do not load the rest.
 _MODULES = {
+    "Aggregation": "core",
     "Arrival": "core",
+    "Callback": "running.callbacks",
     "Change": "core",
+    "Channel": "core",
     "Correction": "core",
     "DataArrays": "problems.datasets",
     "DataSet": "problems.datasets",
@@ -36,17 +56,22 @@ _MODULES = {
     "Engine": "core",
     "EngineSetup": "engines",
     "Experiment": "experiment",
-    "Gradient": "core",
     "InputError": "config.registry",
     "Job": "core",
     "Law": "timing",
+    "LiveRun": "running.callbacks",
     "Memoryless": "timing",
+    "Message": "core",
+    "Metric": "problems.metrics",
     "Model": "problems.models",
     "Optimizer": "core",
     "Partition": "problems.partitions",
     "Policy": "core",
+    "Problem": "core",
     "Record": "record",
     "Server": "core",
+    "Shapes": "core",
+    "Work": "core",
     "calibrate": "timing.calibration",
     "load": "record",
     "plot": "analysis.figures.plot",
@@ -57,8 +82,11 @@ _MODULES = {
 }
 
 __all__ = [
+    "Aggregation",
     "Arrival",
+    "Callback",
     "Change",
+    "Channel",
     "Correction",
     "DataArrays",
     "DataSet",
@@ -66,17 +94,22 @@ __all__ = [
     "Engine",
     "EngineSetup",
     "Experiment",
-    "Gradient",
     "InputError",
     "Job",
     "Law",
+    "LiveRun",
     "Memoryless",
+    "Message",
+    "Metric",
     "Model",
     "Optimizer",
     "Partition",
     "Policy",
+    "Problem",
     "Record",
     "Server",
+    "Shapes",
+    "Work",
     "__version__",
     "calibrate",
     "load",

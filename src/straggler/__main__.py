@@ -9,6 +9,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without × or ± shows a question mark
             stream.reconfigure(errors="replace")
+    from straggler.running import supervision
+
+    if supervision.is_supervised(sys.argv[1:]):
+        sys.exit(supervision.Supervisor(sys.argv[1:]).run())
+    supervision.start_heartbeat()
     try:
         from straggler.running.allocator import tune_allocator
 
@@ -19,6 +24,8 @@ def main() -> None:
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         sys.exit(130)
+    finally:
+        supervision.tell_supervisor(supervision.ENDED)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import math
-import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -15,38 +13,43 @@ from pydantic import ValidationError, model_validator
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.policies import POLICIES
 from straggler.algorithms.schedules import LearningRate
-from straggler.config.custom import (
-    CustomModel,
-    component_identity,
-    list_custom_objects,
-)
-from straggler.config.fields import ExperimentFields
-from straggler.config.imports import UntrustedImportError, is_import_string, refuse_import_strings
+from straggler.config.custom import CustomModel, component_identity, list_custom_objects
+from straggler.config.imports import UntrustedImportError, has_import_strings, refuse_import_strings
 from straggler.config.registry import InputError, explain_validation_error, suggest_name
 from straggler.config.settings import (
     BUDGETS,
     OPTIMIZER_SHORTCUTS,
     apply_shortcuts,
+    check_aggregation,
     check_engine_delays,
     check_quadratic,
+    check_virtual_keys,
+    choose_aggregation,
     find_method,
     override_settings,
     parse_method,
     parse_workers,
 )
-from straggler.core import Correction, Optimizer, Policy, Problem, Server
-from straggler.core.loop import Budget
+from straggler.config.targets import Target
+from straggler.config.workers import WorkerSettings
+from straggler.core import Aggregation, Channel, Correction, Optimizer, Policy, Problem, Server, Work
 from straggler.engines import identify_engine
+from straggler.problems.computation import Computation, Precision
 from straggler.problems.construction import build_problem
 from straggler.problems.custom_data import CustomData
+from straggler.problems.metrics import Metric
 from straggler.problems.partitions import Partition
 from straggler.problems.quadratic import QuadraticData
 from straggler.record import Record
-from straggler.timing import Durations, Law
+from straggler.running.untrusted_files import read_toml
+from straggler.timing import ChurnLaw, Law, Link
+from straggler.timing.cores import Cores
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from straggler.core.devices import DeviceChoice
+    from straggler.running.callbacks import Callback
     from straggler.running.observer import RunProgress
 
     LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -59,8 +62,10 @@ ORIGINAL_KEYS = (
     *("train_metrics", "snapshots"),
 )
 
+NEW_STAGES = {"work": "gradient", "channel": "exact", "aggregation": "mean"}
 
-class Experiment(ExperimentFields):
+
+class Experiment(WorkerSettings):
     """The specification of a run: data, model, method, workers, budget.
 
     Every argument is optional. Components are written as text, `name(key=value)`, or passed as Python
@@ -76,9 +81,15 @@ class Experiment(ExperimentFields):
             model: str | nn.Module | Callable[[], nn.Module] = ...,
             loss: str | LossFunction | None = ...,
             validation: float = ...,
+            precision: Precision = ...,
+            channels_last: bool = ...,
+            compile: bool = ...,
             method: str | None = ...,
+            work: str | Work | type[Work] | None = ...,
+            channel: str | Channel | type[Channel] | None = ...,
             policy: str | Policy | type[Policy] | None = ...,
             correction: str | Correction | type[Correction] | Sequence[str | Correction] | None = ...,
+            aggregation: str | Aggregation | type[Aggregation] | None = ...,
             optimizer: str | Optimizer | Any = ...,
             lr: float = ...,
             momentum: float | None = ...,
@@ -86,21 +97,28 @@ class Experiment(ExperimentFields):
             weight_decay: float | None = ...,
             schedule: str | Any = ...,
             warmup: float = ...,
+            ema: float = ...,
             seed: int = ...,
             engine: str | Any = ...,
             workers: int | str | tuple[int, int] = ...,
             min_workers: int | None = ...,
-            batch_size: int = ...,
+            batch_size: int | str | Sequence[int] = ...,
             partition: str | Partition | type[Partition] = ...,
             compute: str | Law = ...,
             delay: str | Law | Sequence[str | Law] = ...,
+            link: str | Link | Sequence[str | Link] = ...,
+            server_link: str | Link | None = ...,
+            churn: str | ChurnLaw | Sequence[str | ChurnLaw] = ...,
+            cores: int | str | Cores | None = ...,
             epochs: float | None = ...,
             updates: int | None = ...,
             gradients: int | None = ...,
             seconds: float | None = ...,
+            until: str | None = ...,
             stop: Literal["all", "each"] = ...,
             eval_every: float = ...,
             train_metrics: Literal["never", "end", "always"] | None = ...,
+            metrics: str | Metric | Callable[[Any, Any], Any] | Sequence[Any] = ...,
             snapshots: int = ...,
         ) -> None: ...
 
@@ -127,8 +145,8 @@ class Experiment(ExperimentFields):
         The file's import strings are followed only with `trust=True`, because importing runs code.
         """
         try:
-            settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            settings = read_toml(path)
+        except ValueError as error:
             raise InputError(f"{path} is not a TOML file: {error}") from None
         return cls.from_settings(override_settings(settings, changes), None if trust else str(path))
 
@@ -141,7 +159,7 @@ class Experiment(ExperimentFields):
         """
         settings = dict(record.settings)
         for key in defaults_for:
-            if is_import_string(settings.get(key)):
+            if has_import_strings({key: settings.get(key)}):
                 del settings[key]
         for key in list_custom_objects(settings):
             if key not in defaults_for:
@@ -171,11 +189,13 @@ class Experiment(ExperimentFields):
         if isinstance(policy, str) and policy in METHODS and policy not in POLICIES:
             raise ValueError(f"{policy!r} is a method, not a policy. Use method={policy!r}.")
         is_explicit = "optimizer" in settings
+        if (lr := METHODS[name].lr) is not None:
+            settings.setdefault("lr", lr)
         settings = parse_method(name) | settings
         settings["optimizer"] = apply_shortcuts(settings, is_explicit)
         for key in OPTIMIZER_SHORTCUTS:  # the fields show the values of the optimizer
             settings[key] = getattr(settings["optimizer"], key, None)
-        if not any(budget in settings for budget in BUDGETS):
+        if not any(key in settings for key in (*BUDGETS, "until")):
             settings["epochs"] = 1
         return settings
 
@@ -186,13 +206,13 @@ class Experiment(ExperimentFields):
             raise ValueError(
                 f"A run has one budget, but {' and '.join(budgets)} are set. Remove all but one."
             )
+        if self.train_metrics is None:
+            lazy = isinstance(self.dataset, CustomData) and self.dataset.is_lazy
+            object.__setattr__(self, "train_metrics", "never" if lazy else "end")
+        if self.until is not None:
+            Target.parse(self.until).check(dict(self))
         if self.stop == "each" and budgets[0] not in ("epochs", "gradients"):
             raise ValueError("stop='each' requires a budget in epochs or gradients")
-        if self.min_workers is not None:
-            if self.min_workers > self.workers:
-                raise ValueError(f"min_workers={self.min_workers} must be at most workers={self.workers}")
-            if self.stop == "each":
-                raise ValueError("stop='each' requires a fixed number of workers. Use stop='all'.")
         if self.method is not None and METHODS[self.method].single and self.workers != 1:
             raise ValueError(
                 f"method={self.method} requires workers=1, got workers={self.workers}. "
@@ -200,21 +220,21 @@ class Experiment(ExperimentFields):
             )
         if self.optimizer.per_worker and self.policy.merges(self.workers):
             raise ValueError(
-                f"{self.optimizer} keeps a velocity per worker, but {self.policy} merges several workers in "
-                f"a step. Use policy='asynchronous', or optimizer='sgd(momentum=…)'."
+                f"{self.optimizer} requires steps with one worker's message, but {self.policy} merges "
+                f"several. Use policy='asynchronous', or optimizer='sgd(momentum=…)'."
             )
         self.policy.check(self.workers)
-        self.correction.check(self.policy, self.optimizer)
+        aggregation = choose_aggregation(self.policy, self.aggregation)
+        self.correction.check(self.policy, aggregation, self.optimizer)
+        check_aggregation(self.policy, self.aggregation, self.optimizer, self.workers)
         check_engine_delays(self.engine, self.delay)
+        check_virtual_keys(self.engine, dict(self))
         if isinstance(self.dataset, QuadraticData):
             check_quadratic(self.dataset, dict(self), type(self).model_fields)
         self.check_schedule(self.epochs or 1.0)
-        Durations(self.compute, self.delay, self.workers, self.seed).check_first_jobs()
+        self.check_timing()
         if self.method is None:
             object.__setattr__(self, "method", find_method(dict(self)))
-        if self.train_metrics is None:
-            lazy = isinstance(self.dataset, CustomData) and self.dataset.is_lazy
-            object.__setattr__(self, "train_metrics", "never" if lazy else "end")
         return self
 
     def check_schedule(self, epochs: float) -> None:
@@ -231,7 +251,12 @@ class Experiment(ExperimentFields):
         keys = self.to_dict() | {key: getattr(self, key) for key in OPTIMIZER_SHORTCUTS}
         for key in ("dataset", "model", "policy", "correction", "optimizer", "partition", "compute"):
             keys[key] = component_identity(getattr(self, key))
-        keys["delay"] = [component_identity(law) for law in self.delay]
+        for key, default in NEW_STAGES.items():  # a default does not change the ids of version 0.2
+            keys[key] = None if str(getattr(self, key)) == default else component_identity(getattr(self, key))
+        for key in ("delay", "link", "churn", "metrics"):
+            keys[key] = [component_identity(law) for law in getattr(self, key)]
+        for key in ("server_link", "cores"):
+            keys[key] = None if (value := getattr(self, key)) is None else component_identity(value)
         keys["engine"] = identify_engine(self.engine)
         keys["train_metrics"] = {"end": False, "always": True}.get(keys["train_metrics"], "never")
         if self.loss is not None:
@@ -260,10 +285,12 @@ class Experiment(ExperimentFields):
             self.model.source if isinstance(self.model, CustomModel) else self.model,
             self.partition,
             workers=self.workers,
-            batch_size=self.batch_size,
+            batch_size=self.batch_sizes(),
             seed=self.seed,
             validation=self.validation,
             loss=None if self.loss is None else self.loss.function,
+            metrics=self.metrics,
+            computation=Computation(self.precision, self.channels_last, self.compile),
             folder=folder,
             report=report,
         )
@@ -272,19 +299,9 @@ class Experiment(ExperimentFields):
         """Return a server with the problem's initial model and this experiment's components."""
         x, buffers = problem.initial_model()
         rate = LearningRate(self.lr, self.schedule, self.warmup, self.workers)
-        components = self.policy, self.correction, self.optimizer
-        return Server(x, buffers, self.workers, *components, rate, problem.samples)
-
-    def budget(self, problem: Problem) -> Budget:
-        """Return the limit at which the run ends."""
-        limits = {key: getattr(self, key) for key in BUDGETS if getattr(self, key) is not None}
-        if self.stop == "all":
-            return Budget(**limits)
-        if self.gradients is not None:
-            return Budget(shares=[-(-self.gradients // self.workers)] * self.workers)
-        assert self.epochs is not None
-        batches = map(problem.count_batches, range(self.workers))
-        return Budget(shares=[math.ceil(round(self.epochs * each, 9)) for each in batches])
+        aggregation = choose_aggregation(self.policy, self.aggregation)
+        components = self.policy, self.correction, aggregation, self.optimizer
+        return Server(x, buffers, self.workers, *components, rate, self.program(problem), self.ema)
 
     def run(
         self,
@@ -298,22 +315,17 @@ class Experiment(ExperimentFields):
         worker_timeout: float = 60.0,
         address: str | None = None,
         worker_resources: Mapping[str, float] | None = None,
+        device: "DeviceChoice" = "cpu",
+        deterministic: bool = False,
+        loader_workers: int = 0,
+        callbacks: "Sequence[Callback]" = (),
+        max_failures: int | None = None,
     ) -> Record:
         """Train, resume an interrupted run, or return the cached record. The record is in `out`/id."""
         from straggler.running.runner import RunOptions, run_experiment  # running imports this module
 
-        options = RunOptions(
-            out,
-            jobs,
-            force,
-            data,
-            progress,
-            report,
-            checkpoint_every,
-            worker_timeout,
-            address,
-            worker_resources,
-        )
+        where = worker_timeout, address, worker_resources, device, deterministic, loader_workers, callbacks
+        options = RunOptions(out, jobs, force, data, progress, report, checkpoint_every, *where, max_failures)
         return run_experiment(self, options)
 
 

@@ -1,20 +1,33 @@
 """Record: the files that a run left on disk, readable during the run and after a crash."""
 
 import html
-import json
+import platform
 import time
-import tomllib
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
+
+from straggler.running.parquet_files import estimate_table, read_parquet
+from straggler.running.untrusted_files import (
+    MAX_TABLE_BYTES,
+    MAX_TOML_BYTES,
+    UnsafeFileError,
+    is_regular_file,
+    list_regular_files,
+    open_regular,
+    parse_toml,
+    read_json,
+    read_regular_bytes,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 # Increase this number when a change of the code changes results: finished records are then run again.
 RESULTS_VERSION = 1
+MAX_WORKERS = 1_000_000
 
 ARRIVALS: dict[str, Any] = {
     "time": pl.Float64,
@@ -33,6 +46,7 @@ ARRIVALS: dict[str, Any] = {
 }
 REQUIRED_COLUMNS = {"time", "worker", "decision"}
 LOCK_FILE = ".lock"  # locked by the process that writes the folder
+LONGEST_HOST_NAME = 1000  # bytes
 QUIET_SECONDS = 30.0  # a folder without a writer counts as abandoned after this time
 
 
@@ -51,18 +65,20 @@ class Record:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        if not (self.path / "experiment.toml").is_file():
-            raise RecordError(f"{self.path} is not a run: experiment.toml is missing.")
+        if not is_regular_file(file := self.path / "experiment.toml"):
+            kind = "not a regular file" if file.is_symlink() or file.exists() else "missing"
+            raise RecordError(f"{self.path} is not a run: experiment.toml is {kind}.")
         self._final_summary: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
         return f"Record({str(self.path)!r})"
 
-    def reload(self) -> None:
-        """Clear the cache, so that the next access reads the files again."""
+    def reload(self) -> Self:
+        """Clear the cache, so that the next access reads the files again; return the record."""
         path = self.path
         self.__dict__.clear()
         self.__init__(path)  # type: ignore[misc]
+        return self
 
     @cached_property
     def text(self) -> str:
@@ -72,18 +88,24 @@ class Record:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The experiment's settings as a dictionary."""
+        file = self.path / "experiment.toml"
         try:
-            settings = tomllib.loads(self.text)
-        except tomllib.TOMLDecodeError as error:
-            raise _unreadable(self.path / "experiment.toml", error) from None
+            settings = parse_toml(self.text)
+        except ValueError as error:
+            raise _unreadable(file, error) from None
         if not {"policy", "workers"} <= settings.keys():
-            raise _unreadable(self.path / "experiment.toml", "policy or workers is missing")
+            raise _unreadable(file, "policy or workers is missing")
+        workers = settings["workers"]
+        if type(workers) is not int or not 1 <= workers <= MAX_WORKERS:
+            rule = f"must be a whole number from 1 to {MAX_WORKERS:,}"
+            raise _unreadable(file, f"workers = {str(workers)[:60]} {rule}")
         return settings
 
     @cached_property
     def environment(self) -> dict[str, Any]:
         """Versions, machine, commit and command line of the run."""
-        return _read_json(self.path / "environment.json")
+        found: dict[str, Any] = _read_json(self.path / "environment.json")
+        return found
 
     @property
     def results_version(self) -> int:
@@ -107,7 +129,7 @@ class Record:
         """The final results, or the progress of a run that continues (read again on every access)."""
         if self._final_summary is not None:
             return self._final_summary
-        summary = _read_json(self.path / "summary.json")
+        summary: dict[str, Any] = _read_json(self.path / "summary.json")
         if summary.get("status") in ("finished", "diverged"):
             self._final_summary = summary
         return summary
@@ -128,7 +150,7 @@ class Record:
     def curve(self) -> pl.DataFrame:
         """One row per evaluation."""
         file = self.path / "curve.parquet"
-        return read_table(file) if file.is_file() else pl.DataFrame()
+        return read_table(file) if has_file(file) else pl.DataFrame()
 
     @cached_property
     def history(self) -> pl.DataFrame:
@@ -137,8 +159,9 @@ class Record:
         Columns that an older version did not write are null.
         """
         file = self.path / "arrivals.parquet"
-        parts = [file] if file.is_file() else sorted((self.path / "arrivals.parts").glob("*.parquet"))
-        tables = [_read_arrivals(part) for part in parts]
+        is_merged = has_file(file)
+        parts = [file] if is_merged else list_regular_files(self.path / "arrivals.parts", ".parquet")
+        tables = [_read_arrivals(part, self.path) for part in parts]
         return pl.concat(tables, how="diagonal") if tables else pl.DataFrame(schema=ARRIVALS)
 
     @cached_property
@@ -155,10 +178,16 @@ class Record:
     def events(self) -> list[dict[str, Any]]:
         """Workers that crashed or hung: time, worker and reason (`what`)."""
         file = self.path / "events.json"
-        try:
-            return json.loads(_read_text(file)) if file.is_file() else []
-        except ValueError as error:
-            raise _unreadable(file, error) from None
+        events = _read_json(file, list) if has_file(file) else []
+        return [event for event in events if isinstance(event, dict)]
+
+    def estimate_memory(self) -> int:
+        """Return an upper bound of the bytes that all tables and snapshots of the record take in memory."""
+        files = [self.path / name for name in ("curve.parquet", "arrivals.parquet")]
+        files += list_regular_files(self.path / "arrivals.parts", ".parquet")
+        found = sum(estimate_table(file, self.path) for file in files if is_regular_file(file))
+        snapshots = self.path / "snapshots.safetensors"
+        return found + (3 * snapshots.lstat().st_size if is_regular_file(snapshots) else 0)
 
     def weights(self) -> "dict[str, Tensor]":
         """Read the final model, as `module.load_state_dict` takes it."""
@@ -176,7 +205,9 @@ class Record:
         return float(reached["seconds"][0]) if len(reached) else None
 
     def _repr_html_(self) -> str:
-        """Show the summary and the curve in a notebook."""
+        """Show the summary and the curve in a notebook, as they are now."""
+        if not self.ended:
+            self.reload()
         shown = ("status", "test_accuracy", "test_loss", "updates", "epochs", "seconds", "mean_staleness")
         values = {key: self.summary.get(key) for key in shown}
         cells = "".join(
@@ -218,28 +249,39 @@ def find_locked_inodes() -> set[int] | None:
 
 
 def is_being_written(folder: Path, file: str, locked: set[int] | None) -> bool:
-    """Return whether a process has locked the folder, or wrote this file in it a moment ago."""
+    """Return whether a process of this machine has locked the folder.
+
+    A folder that another machine writes, or whose locks are unknown, counts if this file is new.
+    """
     try:
-        if locked is not None and (folder / LOCK_FILE).stat().st_ino in locked:
+        lock = folder / LOCK_FILE
+        if locked is not None and lock.lstat().st_ino in locked:
             return True
-    except OSError:
+        if locked is not None and read_regular_bytes(lock, LONGEST_HOST_NAME) == platform.node().encode():
+            return False
+    except (OSError, UnsafeFileError):
         pass
-    try:
-        return time.time() - (folder / file).stat().st_mtime < QUIET_SECONDS
+    try:  # a time in the future, as after a copy from a machine with another clock, says nothing
+        return abs(time.time() - (folder / file).lstat().st_mtime) < QUIET_SECONDS
     except OSError:
         return False
 
 
-def read_table(path: Path) -> pl.DataFrame:
-    """Read a Parquet file that another process may replace at any moment."""
+def has_file(path: Path) -> bool:
+    """Return whether something has this name, be it a file that can be read or not."""
+    return path.is_symlink() or path.exists()
+
+
+def read_table(path: Path, within: Path | None = None) -> pl.DataFrame:
+    """Read a Parquet file that another process may replace at any moment, or that a stranger made."""
     try:
-        return pl.read_parquet(path.read_bytes())  # if it got the path, polars would open the file twice
-    except (OSError, pl.exceptions.PolarsError) as error:
+        return read_parquet(path, within)
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
 
 
-def _read_arrivals(path: Path) -> pl.DataFrame:
-    table = read_table(path)
+def _read_arrivals(path: Path, folder: Path) -> pl.DataFrame:
+    table = read_table(path, folder)
     if missing := REQUIRED_COLUMNS - set(table.columns):
         raise _unreadable(path, f"the column {sorted(missing)[0]} is missing")
     absent = [pl.lit(None, kind).alias(name) for name, kind in ARRIVALS.items() if name not in table.columns]
@@ -247,24 +289,24 @@ def _read_arrivals(path: Path) -> pl.DataFrame:
         return table.with_columns(*absent, pl.col("decision").cast(ARRIVALS["decision"])).select(
             *ARRIVALS, pl.exclude(*ARRIVALS)
         )
-    except pl.exceptions.PolarsError as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise _unreadable(path, error) from None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path, kind: type = dict) -> Any:
     try:
-        facts = json.loads(_read_text(path))
-    except ValueError as error:
+        facts = read_json(path)
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
-    if not isinstance(facts, dict):
-        raise _unreadable(path, "not a JSON object")
+    if not isinstance(facts, kind):
+        raise _unreadable(path, "not a JSON object" if kind is dict else "not a JSON array")
     return facts
 
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_regular_bytes(path, MAX_TOML_BYTES).decode()
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
 
 
@@ -273,14 +315,16 @@ def _read_tensors(path: Path) -> "dict[str, Tensor]":
     from safetensors.torch import load_file  # imports torch, which most readers do not need
 
     try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except (OSError, SafetensorError) as error:
+        with open_regular(path, MAX_TABLE_BYTES) as (descriptor, _):
+            tensors: dict[str, Tensor] = load_file(f"/dev/fd/{descriptor}")
+    except (OSError, ValueError, SafetensorError) as error:
         raise _unreadable(path, error) from None
     return tensors
 
 
 def _unreadable(path: Path, reason: object) -> RecordError:
-    return RecordError(f"{path} cannot be read: {str(reason).splitlines()[0]}. Run it again with --force.")
+    text = (str(reason).splitlines() or [type(reason).__name__])[0]
+    return RecordError(f"{path} cannot be read: {text[:300]}. Run it again with --force.")
 
 
 def _format_cell(value: Any) -> str:

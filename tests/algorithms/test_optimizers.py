@@ -44,8 +44,8 @@ def test_torch_classes_equal_their_text(value: Any, text: str) -> None:
 def test_a_custom_torch_optimizer_moves_the_model_and_is_custom() -> None:
     optimizer = coerce_optimizer(partial(ScaledSign, scale=3))
     assert is_custom(type(optimizer)) and str(optimizer) == "ScaledSign(scale=3.0)"
-    optimizer.begin(torch.zeros(2), workers=1)
-    moved = optimizer.step(torch.zeros(2), torch.tensor([5.0, -1.0]), lr=0.1, worker=0)
+    optimizer.begin(torch.zeros(2), workers=1, shapes={"x": (2,)})
+    moved = optimizer.step(torch.zeros(2), torch.tensor([5.0, -1.0]), lr=0.1, worker=0, version=0)
     assert torch.allclose(moved, torch.tensor([-0.3, 0.3]))
 
 

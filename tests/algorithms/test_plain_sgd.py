@@ -49,6 +49,7 @@ def plain_loop(problem: SupervisedProblem, make_optimizer: Any, batches: list[li
     return flat(module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_one_asynchronous_worker_is_a_plain_torch_loop_bit_for_bit(name: str) -> None:
     make_optimizer, settings = OPTIMIZERS[name]

@@ -3,6 +3,8 @@
 import copy
 import gc
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ from torch import Tensor
 
 from story import run_story
 from straggler.algorithms.methods import METHODS
-from straggler.core import Arrival, Gradient, Problem, Server
+from straggler.core import Arrival, Message, Problem, Server
 from straggler.experiment import Experiment
+from straggler.problems.quadratic import NullProblem
 
 QUADRATIC: dict[str, Any] = {
     "dataset": "quadratic(dimension=6, noise=0.1, spread=1)",
@@ -63,6 +66,18 @@ def test_reductions_hold_to_the_bit(problem: dict[str, Any], law: str) -> None:
     if "policy" in one:
         one = one | {"policy": one["policy"].replace("ALL", str(problem["workers"]))}
     assert torch.equal(end(**problem | one), end(**problem | other))
+
+
+@pytest.mark.parametrize("compute", [GAMMA, "power(1, 1)"])
+def test_fedbuff_with_one_step_and_one_message_is_asgd(compute: str) -> None:
+    fedbuff = {
+        "policy": "k-batch-async(k=1)",
+        "correction": "none",
+        "work": "local(steps=1, lr=0.02)",
+        "lr": 1,
+    }
+    ours = end(**QUADRATIC | fedbuff, method="fedbuff", compute=compute)
+    assert torch.allclose(ours, end(**QUADRATIC, method="asgd", compute=compute), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -190,7 +205,7 @@ def deliver(
     """Deliver a worker's job with this gradient; return the decision and the workers that start."""
     job = server.busy[worker]
     vector = torch.atleast_1d(torch.tensor(gradient, dtype=torch.float64))
-    arrival = Arrival(job, 0.0, 0.0, 1, lambda job: Gradient(vector, 0.0, job.buffers))
+    arrival = Arrival(job, 0.0, 0.0, 1, lambda job: Message(vector, 0.0, job.buffers))
     decision, jobs = server.receive(arrival)
     server.ledger.check(server.in_flight)
     return decision, [job.worker for job in jobs]
@@ -516,7 +531,7 @@ def test_the_hybrid_server_continues_after_a_step_of_stopped_workers() -> None:
 
 NONSENSE = {
     "empty chain": ({"correction": []}, "Use none"),
-    "dana merges": ({"optimizer": "dana", "policy": "synchronous"}, "velocity per worker"),
+    "dana merges": ({"optimizer": "dana", "policy": "synchronous"}, "one worker's message"),
     "k too large": ({"policy": "k-sync(k=9)"}, "Use k ≤ 5"),
     "hybrid k too large": ({"policy": "hybrid(num_workers_ps_update=9)"}, "num_workers_ps_update ≤ 5"),
     "hybrid never pulls": ({"policy": "hybrid(pull_weights_interval=0)"}, "greater than or equal to 1"),
@@ -587,7 +602,24 @@ STATE = {  # model-sized tensors, in addition to the model and the jobs in fligh
     "dana-sa": 5,
     "dana-ga": 7,
     "dana-dc": 5,
+    "ringleader": 5,
+    "ia2sgd": 5,
+    "aced": 5,
+    "ca2fl": 5,
+    "diloco": 1,
+    "async-diloco": 2,
+    "slowmo": 1,
+    "ormo": 1,
+    "smega2": 2,
+    "lookahead": 1,
+    "weight-prediction": 1,
+    "muon": 1,
+    "ringmaster-muon": 1,
+    "fadas": 3,
 }
+
+
+WORKER_STATE = {"diloco": 2, "async-diloco": 2, "easgd": 1}  # model-sized tensors of each worker
 
 
 @pytest.mark.slow
@@ -596,25 +628,36 @@ def test_no_method_stores_unneeded_copies_of_the_model(method: str) -> None:
     """Between steps: the model, one model per job in flight that differs, and the method's own state."""
     size, workers = 10_007, 1 if METHODS[method].single else 4
     settings = Experiment(dataset="quadratic", method=method, workers=workers)
-    components = (settings.policy, settings.correction, settings.optimizer)
-    server = Server(torch.zeros(size), torch.zeros(0), workers, *components, lambda epoch: 1e-3, 10**9)
+    components = (settings.policy, settings.correction, settings.aggregation, settings.optimizer)
+    problem = NullProblem(size)
+    program = settings.program(problem)
+    server = Server(torch.zeros(size), torch.zeros(0), workers, *components, lambda epoch: 1e-3, program)
     server.begin()
     for number in range(41):
         worker = number % workers
         if worker in server.busy:
             job = server.busy[worker]
-            server.receive(
-                Arrival(
-                    job,
-                    0.0,
-                    0.0,
-                    1,
-                    lambda job, n=number: Gradient(torch.full((size,), 1.0 + n), 0.0, torch.zeros(0)),
-                )
-            )
+            memory = torch.full((program.memory,), 1.0 + number) if program.memory else None
+            message = Message(torch.full((size,), 1.0 + number), 0.0, torch.zeros(0), memory)
+            server.receive(Arrival(job, 0.0, 0.0, 1, lambda job, message=message: message))
+            del memory, message
     del job
     gc.collect()
     alive = [o for o in gc.get_objects() if type(o) in (Tensor, torch.nn.Parameter) and o.numel() == size]
-    found = {tensor.data_ptr() for tensor in alive}
+    found = {tensor.data_ptr() for tensor in alive} - {0, problem.zero.data_ptr()}  # 0: without memory
     in_flight = {job.x.data_ptr() for job in server.busy.values()} | {server.x.data_ptr()}
-    assert len(found) == len(in_flight) + STATE[method] + (server.held > 0)
+    remembered = {
+        tensor.data_ptr() for memory in server.memories.values() if (tensor := memory).numel() == size
+    }
+    assert len(found - remembered) == len(in_flight) + STATE[method] + (server.held > 0)
+    assert program.memory // size == WORKER_STATE.get(method, 0)
+    assert len(server.memories) == (workers if program.memory else 0)
+
+
+def test_the_documents_say_what_every_method_keeps() -> None:
+    """The columns `server` and `worker` of the table in docs/methods.md, for 4 workers."""
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| (N?)(?: ?\+? ?)(\d?) \| (\d) \|", text, flags=re.MULTILINE)
+    server = {name: (4 if per_worker else 0) + int(more or 0) for name, per_worker, more, _ in rows}
+    assert server == STATE
+    assert {name: int(worker) for name, *_, worker in rows} == dict.fromkeys(METHODS, 0) | WORKER_STATE

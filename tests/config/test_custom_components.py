@@ -16,7 +16,7 @@ from torch import Tensor
 from straggler.algorithms.corrections import StalenessAware
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.config.registry import InputError
-from straggler.core import Arrival, Correction, Optimizer, Policy, Server
+from straggler.core import Arrival, Correction, Optimizer, Policy, Server, Shapes
 from straggler.experiment import Experiment
 from straggler.problems.examples import Labels
 from straggler.problems.partitions import Indices, Partition
@@ -52,7 +52,7 @@ class Fading(Correction):
     name: ClassVar[str] = "fading"
     _seen: int = PrivateAttr(default=0)
 
-    def begin(self, x: Tensor, workers: int) -> None:
+    def begin(self, x: Tensor, workers: int, shapes: Shapes) -> None:
         self._seen = 0
 
     def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
@@ -67,10 +67,10 @@ class Signs(Optimizer):
     momentum: float = 0.5
     _velocity: Tensor = PrivateAttr()
 
-    def begin(self, x: Tensor, workers: int) -> None:
+    def begin(self, x: Tensor, workers: int, shapes: Shapes) -> None:
         self._velocity = torch.zeros_like(x)
 
-    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int, version: int) -> Tensor:
         return x.add(self._velocity.mul_(self.momentum).add_(direction).sign(), alpha=-lr)
 
 
@@ -116,9 +116,9 @@ class Counting(OPTIMIZERS["sgd"]):  # type: ignore[misc]
     name: ClassVar[str] = "counting"
     _steps: int = PrivateAttr(default=0)
 
-    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int, version: int) -> Tensor:
         self._steps += 1
-        return super().step(x, direction, lr / self._steps**0.5, worker)  # type: ignore[no-any-return]
+        return super().step(x, direction, lr / self._steps**0.5, worker, version)  # type: ignore[no-any-return]
 
 
 OWN: dict[str, dict[str, Any]] = {
@@ -178,6 +178,7 @@ def test_custom_components_resume(
     assert "Resuming from the checkpoint" in said[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", OWN.values(), ids=OWN)
 def test_the_text_of_a_python_object_cannot_recreate_it(settings: dict[str, Any], tmp_path: Path) -> None:
     record = experiment(**settings, epochs=0.1).run(tmp_path, jobs=1)
@@ -305,7 +306,7 @@ class InPlace(Optimizer):
 
     name: ClassVar[str] = "in-place"
 
-    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int, version: int) -> Tensor:
         return x.sub_(direction, alpha=lr)
 
 

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from straggler.algorithms.methods import METHODS
+from straggler.algorithms.work import gradient_program
 from straggler.config.registry import InputError
-from straggler.core import Arrival, Change, Diverged, Gradient, Job, Server
+from straggler.core import Arrival, Change, Diverged, Job, Message, Server
 from straggler.core.buffers import BufferAverage
 from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import GradientComputer
@@ -69,29 +70,29 @@ def restless(seed: int, workers: int = 5, often: float = 0.2, **settings: Any) -
     problem = experiment.problem()
     durations = Durations(experiment.compute, [], workers, seed)
     server, seen = experiment.server(problem), []  # type: ignore[var-annotated]
-    engine = Restless(Simulator(GradientComputer(problem), durations), workers, seed, often)
+    engine = Restless(Simulator(GradientComputer(server.program), durations), workers, seed, often)
+    budget = Budget(gradients=400 * max(server.program.batches or [1]))
     with use_one_thread():
-        train(
-            server, engine, Budget(gradients=400), lambda *what: seen.append((*what, list(server.cancelled)))
-        )
+        train(server, engine, budget, lambda *what: seen.append((*what, list(server.cancelled))))
     return server, seen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in (1, 2))])
 @pytest.mark.parametrize("key, value", [*(("method", name) for name in PARALLEL), *WAITING])
 def test_no_policy_waits_for_workers_that_left(key: str, value: str, seed: int) -> None:
     """Under every policy a run with random changes of workers ends; `train` raises if all are idle."""
     server, seen = restless(seed, compute="exponential(mean=1)", **{key: value})
     changes = [what for what, *_ in seen if isinstance(what, Change)]
     assert {change.joined for change in changes} == {True, False}
-    assert server.gradients == 400
+    assert sum(server.finished) >= 400
     assert server.k > 0
     ledger = server.ledger
     assert ledger.dispatched == ledger.applied + ledger.dropped + ledger.cancelled + server.in_flight
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("policy", ["hybrid(2, 0)", "hybrid(2, 1)", "hybrid(3, 0)"])
 def test_the_hybrid_server_starts_each_worker_once_and_leaves_none_idle(policy: str, seed: int) -> None:
     """A step may use only gradients of workers that left, or two of a worker that left and rejoined."""
@@ -102,7 +103,7 @@ def test_the_hybrid_server_starts_each_worker_once_and_leaves_none_idle(policy: 
 
 def delivered(server: Server, worker: int, loss: float = 0.0) -> None:
     job = server.busy[worker]
-    gradient = Gradient(torch.zeros_like(job.x), loss, job.buffers)
+    gradient = Message(torch.zeros_like(job.x), loss, job.buffers)
     server.receive(Arrival(job, 0.0, 1.0, 1, lambda job: gradient))
 
 
@@ -152,7 +153,7 @@ def test_a_server_removes_the_buffers_of_workers_that_left() -> None:
     server.begin()
     for worker, statistic in ((0, 2.0), (1, 4.0)):
         job = server.busy[worker]
-        gradient = Gradient(torch.zeros_like(job.x), 0.0, torch.full_like(job.buffers, statistic))
+        gradient = Message(torch.zeros_like(job.x), 0.0, torch.full_like(job.buffers, statistic))
         server.receive(Arrival(job, 0.0, 1.0, 1, lambda job, gradient=gradient: gradient))
     assert float(server.buffers.mean()) == 3
     server.change(1, joined=False)
@@ -164,9 +165,9 @@ def test_a_server_removes_the_buffers_of_workers_that_left() -> None:
 def test_a_worker_that_dies_while_a_resumed_run_starts_joins_once() -> None:
     """The worker had left when the checkpoint was written; the engine already announces that it joins."""
     engine = ProcessEngine.__new__(ProcessEngine)
-    engine.workers, engine.min_workers = 4, 2
+    engine.workers, engine.min_workers, engine._waited = 4, 2, 0.0
     engine._absent, engine._changes = set(), deque([(2, False), (2, True)])
-    engine.resume(0.0, {}, present=[0, 1])
+    engine.resume(0.0, {}, present=[0, 1], state={})
     assert list(engine._changes) == [(2, False), (2, True), (3, True)]
 
 
@@ -230,11 +231,18 @@ def test_the_momentum_of_workers_that_left_is_removed(method: str) -> None:
         problem = experiment.problem()
         server = experiment.server(problem)
         durations = Durations(experiment.compute, experiment.delay, 2, 0)
-        engine = Leaving(Simulator(GradientComputer(problem), durations), after=60) if leaving else None
+        engine = (
+            Leaving(Simulator(GradientComputer(gradient_program(problem)), durations), after=60)
+            if leaving
+            else None
+        )
         budget = Budget(gradients=2000) if leaving else Budget(shares=[60, 1000])
         with use_one_thread():
             train(
-                server, engine or Simulator(GradientComputer(problem), durations), budget, lambda *what: None
+                server,
+                engine or Simulator(GradientComputer(gradient_program(problem)), durations),
+                budget,
+                lambda *what: None,
             )
         left, stays = (1, 0) if leaving else (0, 1)
         assert left not in server.active

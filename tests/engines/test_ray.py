@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,12 +19,19 @@ import torch
 from ray.cluster_utils import Cluster
 from test_engines import REAL, UntilHarmed
 
+from straggler.algorithms.work import gradient_program
 from straggler.config.registry import InputError
 from straggler.core import Job
 from straggler.engines import ray as ray_module
 from straggler.engines.pool.shared_memory import pack_buffers, unpack_buffers
 from straggler.engines.ray import RayEngine
-from straggler.engines.ray_cluster import RayConnection, check_room
+from straggler.engines.ray_cluster import (
+    RECONNECT_SETTING,
+    ClusterLostError,
+    ControlStoreWatch,
+    RayConnection,
+    check_room,
+)
 from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
 from straggler.running.replay import replay
@@ -53,13 +61,21 @@ def wait_for(true: Callable[[], bool], over: threading.Event) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # a busy machine starts nodes slowly
-@pytest.mark.parametrize(("method", "workers"), [("asgd", 3), ("ssgd", (2, 3))])
+@pytest.mark.parametrize(
+    ("method", "workers", "channel"),
+    [
+        ("asgd", 3, "exact"),
+        ("ssgd", (2, 3), "exact"),
+        pytest.param("asgd", 3, "top-k(0.1)", marks=pytest.mark.chaos),
+    ],
+)
 def test_a_run_survives_the_loss_of_a_node(
-    method: str, workers: Any, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, workers: Any, channel: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other workers continue while the lost worker has no node; it joins again when there is one.
 
-    Synchronous ones too, if two of three are enough: the lost worker has left, and joins again.
+    Synchronous ones too, if two of three are enough: the lost worker has left, and joins again. So does a
+    worker whose memory was on the lost node.
     """
     made: list[RayEngine] = []
     seen: dict[str, Any] = {}
@@ -94,8 +110,8 @@ def test_a_run_survives_the_loss_of_a_node(
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
     try:
-        settings = ON_RAY | {"method": method, "workers": workers, "updates": 10**9}
-        record = Experiment(**settings).run(tmp_path, address=cluster.address)
+        settings = ON_RAY | {"method": method, "workers": workers, "channel": channel, "updates": 10**9}
+        record = Experiment(**settings).run(tmp_path, address=cluster.address, checkpoint_every="20")
     finally:
         over.set()
         thread.join(timeout=60)
@@ -105,7 +121,9 @@ def test_a_run_survives_the_loss_of_a_node(
     assert facts["restarts"] == len(record.events) >= 1
     assert facts["dispatched"] == facts["applied"] + facts["cancelled"] + facts["in_flight"]
     decisions = set(record.history["decision"]) - {"applied", "held", "cancelled"}
-    assert decisions == ({"left", "joined"} if workers == (2, 3) else set())
+    left = workers == (2, 3) or channel != "exact"
+    assert decisions == ({"left", "joined"} if left else set())
+    assert any("lost its memory" in event["what"] for event in record.events) == (channel != "exact")
     assert replay(record).matches
     assert not ray.is_initialized()  # the run closed its connection
 
@@ -124,7 +142,7 @@ def test_a_large_model_is_put_once_and_dropped_when_no_job_needs_it(
     puts: list[int] = []
     put = ray.put
     with use_one_thread():
-        engine = RayEngine(problem, Durations(Constant(seconds=1), [], 3, seed=0), 3)
+        engine = RayEngine(gradient_program(problem), Durations(Constant(seconds=1), [], 3, seed=0), 3)
         monkeypatch.setattr(ray, "put", lambda value: puts.append(1) or put(value))
         try:
             for launch, model in enumerate([x, x, x + 1]):
@@ -134,7 +152,7 @@ def test_a_large_model_is_put_once_and_dropped_when_no_job_needs_it(
                     arrival = engine.next()
                     assert arrival is not None
                     expected = problem.gradient(model, model[:0], arrival.worker, launch)
-                    assert torch.equal(arrival.gradient.vector, expected.vector)
+                    assert torch.equal(arrival.message.vector, expected.vector)
             assert len(puts) == 2
             assert [model is x for model, _ in engine._models] == [False]
         finally:
@@ -188,6 +206,23 @@ def test_an_address_that_does_not_answer_is_refused_quickly() -> None:
     with pytest.raises(InputError, match=r"--address 127\.0\.0\.1:1: .*refused.*ray start --head"):
         RayConnection("127.0.0.1:1", 1, {"CPU": 1.0})
     assert time.monotonic() - before < 6
+
+
+def test_a_control_store_that_is_gone_is_noticed_before_ray_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(RECONNECT_SETTING, "0.4")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        watch = ControlStoreWatch(f"127.0.0.1:{server.getsockname()[1]}")
+        assert watch.is_reachable()
+        time.sleep(0.5)
+        watch.check()
+    assert not watch.is_reachable()
+    watch.check()  # it may come back
+    time.sleep(0.3)
+    assert not watch.is_reachable()
+    with pytest.raises(ClusterLostError, match=r"not answered for 0\.3 s"):
+        watch.check()
 
 
 def test_a_record_is_not_deleted_if_the_cluster_cannot_be_reached(tmp_path: Path) -> None:

@@ -23,11 +23,19 @@ SIZES = [
     ("mlp(hidden=[64])", (20,), 20 * 64 + 64 + 640 + 10),
     ("mlp(hidden=[])", (20,), 210),
     ("linear", GREY, 7_850),
+    ("gpt", (16,), 10 * 64 + 16 * 64 + 2 * (12 * 64 * 64 + 13 * 64) + 2 * 64),
 ]
 
 
 def build(text, shape, classes=10):
-    return parse_entry(text, MODELS).build(shape, classes)
+    model = parse_entry(text, MODELS)
+    return model.build(shape, classes, tokens=model.takes_tokens)
+
+
+def make_inputs(text, shape, batch, classes=10):
+    if parse_entry(text, MODELS).takes_tokens:
+        return torch.randint(classes, (batch, *shape))
+    return torch.randn(batch, *shape)
 
 
 def test_every_model_has_a_row():
@@ -42,8 +50,9 @@ def test_parameters(text, shape, size):
 @pytest.mark.parametrize(("text", "shape", "size"), SIZES)
 def test_logits_for_each_class_and_a_gradient_for_each_parameter(text, shape, size):
     network = build(text, shape, classes=7)
-    logits = network(torch.randn(4, *shape))
-    assert logits.shape == (4, 7)
+    logits = network(make_inputs(text, shape, 4, classes=7))
+    assert logits.shape == ((4, *shape, 7) if text == "gpt" else (4, 7))
+    logits = logits.reshape(4, -1, 7)[:, -1]
     nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2, 6])).backward()
     assert all(weights.grad is not None for weights in network.parameters())
     assert not torch.allclose(logits.logsumexp(1), torch.zeros(4)), "these are log-probabilities, not logits"
@@ -77,6 +86,7 @@ def with_plain_layers(text, shape):
     return network, nn.Sequential(*copy.deepcopy(network).children())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [32, 1])
 @pytest.mark.parametrize(("text", "shape", "size"), [row for row in SIZES if row[1] in (GREY, COLOUR)])
 def test_onednn_layers_give_the_same_bits(text, shape, size, batch):
@@ -114,13 +124,13 @@ def test_double_precision_does_not_use_onednn_layers():
 @pytest.mark.parametrize(("text", "shape", "size"), SIZES)
 def test_parameters_may_be_views_of_one_flat_vector(text, shape, size):
     network = build(text, shape).eval()
-    inputs = torch.randn(2, *shape)
+    inputs = make_inputs(text, shape, 2)
     expected = network(inputs)
     flat = nn.utils.parameters_to_vector(network.parameters()).detach()
     nn.utils.vector_to_parameters(flat, network.parameters())
     assert torch.equal(network(inputs), expected)
     flat.zero_()
-    assert torch.equal(network(inputs), torch.zeros(2, 10))
+    assert not network(inputs).any()
 
 
 def test_lenet_has_the_intermediate_shapes_of_the_paper():
@@ -204,3 +214,37 @@ def test_widths_must_be_positive():
 def test_the_text_of_a_model_can_be_parsed():
     assert str(parse_entry("mlp(hidden=[32, 16])", MODELS)) == "mlp(hidden=[32, 16])"
     assert str(parse_entry("mlp", MODELS)) == "mlp"
+
+
+def test_a_gpt_sees_no_later_token():
+    network = build("gpt(layers=2, heads=4, width=32)", (12,))
+    tokens = torch.randint(10, (3, 12))
+    changed = tokens.clone()
+    changed[:, 7:] = (changed[:, 7:] + 1) % 10
+    before, after = network(tokens), network(changed)
+    assert torch.allclose(before[:, :7], after[:, :7], atol=1e-6)
+    assert not torch.allclose(before[:, 7:], after[:, 7:], atol=1e-3)
+
+
+def test_a_new_gpt_guesses_and_its_dropout_acts_in_training_only():
+    network = build("gpt(dropout=0.5)", (16,), classes=50)
+    tokens = torch.randint(50, (8, 16))
+    loss = nn.functional.cross_entropy(network.eval()(tokens).flatten(0, 1), tokens.flip(0).flatten())
+    assert loss.item() == pytest.approx(math.log(50), rel=0.02)
+    assert torch.equal(network(tokens), network(tokens))
+    assert not torch.equal(network.train()(tokens), network(tokens))
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "tokens", "reason"),
+    [
+        ("gpt(heads=3)", (16,), True, "width=64 must be a multiple of heads=3"),
+        ("gpt(context=8)", (16,), True, "gpt.context=8. is too short.* Use at least context=16"),
+        ("gpt", GREY, False, "gpt requires sequences of tokens, but the data are numbers. Use one of lenet5"),
+        ("mlp", (16,), True, "mlp requires numbers, but the data are sequences of tokens. Use one of gpt"),
+        ("gpt(width=100_000, heads=1)", (16,), True, "4e[+]10 numbers"),
+    ],
+)
+def test_models_for_tokens_and_for_numbers_refuse_the_other(text, shape, tokens, reason):
+    with pytest.raises(ValueError, match=reason):
+        parse_entry(text, MODELS).build(shape, 10, tokens)

@@ -9,6 +9,7 @@ from straggler.config.registry import parse_entry
 from straggler.problems.partitions import PARTITIONS, count_classes
 
 DISJOINT = ["iid", "label", "dirichlet(alpha=0.3)", "dirichlet(alpha=1e-6)", "shards(per_worker=1)", "shards"]
+DISJOINT += ["by-stream", "by-document"]
 BALANCED = np.repeat(np.arange(10), 60)
 
 
@@ -149,6 +150,37 @@ def test_shards_hold_few_classes():
     parts = split("shards", BALANCED, 30)
     assert [len(part) for part in parts] == [20] * 30
     assert max(len(classes_of(BALANCED, part)) for part in parts) == 2
+
+
+@pytest.mark.parametrize("workers", [1, 3, 7, 60])
+def test_by_stream_deals_consecutive_stretches_of_equal_length(workers):
+    parts = split("by-stream", BALANCED, workers)
+    assert all(np.array_equal(np.diff(part), np.ones(len(part) - 1)) for part in parts)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 12), st.integers(0, 3))
+def test_by_document_keeps_documents_whole_and_balances_their_lengths(lengths, workers, seed):
+    labels = np.repeat(np.arange(len(lengths)), lengths)
+    if len(labels) < workers:
+        return
+    parts = split("by-document", labels, workers, seed)
+    if workers > len(lengths):  # then each worker has a stretch of one document
+        assert all(
+            len(classes_of(labels, part)) == 1 and part[-1] - part[0] == len(part) - 1 for part in parts
+        )
+        return
+    assert sum(len(classes_of(labels, part)) for part in parts) == len(lengths)
+    sizes = sorted(map(len, parts))
+    assert sizes[-1] - sizes[0] <= max(lengths)
+    assert all(np.array_equal(part, np.sort(part)) for part in parts), "the order of the text is kept"
+
+
+@pytest.mark.timeout(20)
+def test_by_document_for_many_documents():
+    parts = split("by-document", np.arange(200_000), 200)
+    assert {len(part) for part in parts} == {1000}
 
 
 @pytest.mark.parametrize("text", ["iid", "label", "dirichlet(alpha=1)", "shards"])

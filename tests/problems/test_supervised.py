@@ -105,7 +105,7 @@ def test_evaluation_uses_trained_buffers_and_restores_training_mode() -> None:
 
 def test_the_servers_buffers_are_the_mean_of_every_workers_latest() -> None:
     story = run_story(dataset="digits", model="asu-fashion", workers=3, gradients=7)
-    latest = {arrival.worker: arrival.gradient.buffers for arrival, _, _ in story.arrivals}
+    latest = {arrival.worker: arrival.message.buffers for arrival, _, _ in story.arrivals}
     assert torch.allclose(story.server.buffers, torch.stack(list(latest.values())).mean(dim=0))
 
 

@@ -112,6 +112,7 @@ def test_every_claim_is_judged_if_every_cell_has_run(name: str, scale: Scale) ->
     assert len({one.claim.key for one in found}) == len(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list_builtin_studies())
 def test_committed_rows_have_the_settings_of_the_study(name: str) -> None:
     assert count_outdated(read_summaries(RESULTS / name), load_study(name).cells()) == 0
@@ -155,6 +156,7 @@ def test_coverage_says_what_is_missing() -> None:
     assert describe_coverage(limited, make_runs({0: "ab", 1: "a"})) == "Complete seeds per table: 2: T."
 
 
+@pytest.mark.slow
 def test_times_and_verdicts_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy_summaries("asu", tmp_path)
     show_study(load_study("asu"), tmp_path, "default", ["4"], None, rehearsal=False)

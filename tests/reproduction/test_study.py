@@ -36,6 +36,7 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_study_of_the_documentation_runs(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(len((paper / name).read_text().splitlines()) for name in FILES) <= 40
     run_study("./my_paper/", cores=2)
@@ -50,6 +51,7 @@ def test_study_of_the_documentation_runs(paper: Path, capsys: pytest.CaptureFixt
     assert cells.filter(method="asgd", workers=8)["source"].to_list() == [61.0]
 
 
+@pytest.mark.slow
 def test_rehearsal_says_so_first(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_study("./my_paper", quick=True, cores=2)
     assert capsys.readouterr().out.startswith("This is a rehearsal")

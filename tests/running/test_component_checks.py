@@ -13,7 +13,8 @@ CODE = '''
 from typing import ClassVar
 
 from pydantic import PrivateAttr
-from straggler import Correction, Policy
+import torch
+from straggler import Channel, Correction, Policy
 from torch import nn
 
 
@@ -37,7 +38,7 @@ class Forgetful(Correction):
 
     _calls: int = PrivateAttr(default=0)
 
-    def begin(self, x, workers):
+    def begin(self, x, workers, shapes):
         self._calls = 0
 
     def state(self):
@@ -46,6 +47,19 @@ class Forgetful(Correction):
     def correct(self, gradient, arrival, server):
         self._calls += 1
         return gradient / self._calls, 1.0
+
+
+class Miscounted(Channel):
+    """Sends more bytes than it says."""
+
+    def count_bytes(self, x, shapes):
+        return x.numel()
+
+    def encode(self, vector, memory, seed):
+        return vector.to(torch.float32).view(torch.uint8), None
+
+    def decode(self, encoded, seed):
+        return encoded.view(torch.float32)
 
 
 class Stuck(Policy):
@@ -92,6 +106,10 @@ def test_state_that_a_checkpoint_does_not_store_is_found(folder: Path) -> None:
 
 def test_a_policy_that_deadlocks_is_found(folder: Path) -> None:
     assert "idle" in failures("./code.py:Stuck")["Training reaches its budget"]
+
+
+def test_a_channel_that_miscounts_its_bytes_is_found(folder: Path) -> None:
+    assert "count_bytes returned" in failures("./code.py:Miscounted")["Training reaches its budget"]
 
 
 def test_a_function_needs_its_kind(folder: Path) -> None:

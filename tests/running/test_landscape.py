@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from straggler.algorithms.work import gradient_program
 from straggler.analysis.figures.landscape import build_landscape_figure, read_surface
 from straggler.analysis.figures.matplotlib_renderer import write_figure
 from straggler.analysis.figures.plotly_renderer import write_page
@@ -139,13 +140,13 @@ def test_one_and_two_processes_give_the_same_bits() -> None:
     problem = experiment.problem()
     x, buffers = problem.initial_model()
     models = [(x + 0.01 * i, buffers) for i in range(12)]
-    pool = GradientPool(problem, 2)
+    pool = GradientPool(gradient_program(problem), 2)
     try:
         pool.wait_until_ready()
         with use_one_thread():
             alone = [
                 [c.loss for c in chunks]
-                for chunks in GradientComputer(problem).evaluate_each(models, "train")
+                for chunks in GradientComputer(gradient_program(problem)).evaluate_each(models, "train")
             ]
             there = [[c.loss for c in chunks] for chunks in pool.evaluate_each(iter(models), "train")]
     finally:

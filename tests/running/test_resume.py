@@ -18,7 +18,7 @@ import torch
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.config.registry import InputError
-from straggler.core import Arrival, Gradient, Job
+from straggler.core import Arrival, Job, Message
 from straggler.core.server import ServerState
 from straggler.experiment import Experiment
 from straggler.record import Record, RecordError
@@ -67,13 +67,13 @@ def _progress_at_every_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_ends_with_the_same_bits_after_ten_crashes(method: str, tmp_path: Path) -> None:
+def test_every_method_ends_with_the_same_bits_after_crashes(method: str, tmp_path: Path) -> None:
     workers = 1 if METHODS[method].single else 4
     experiment = Experiment(
         **MIXTURE, method=method, workers=workers, gradients=230, eval_every=0.5, snapshots=4, lr=0.02
     )
     whole = experiment.run(tmp_path / "whole", jobs=1)
-    resumed = run_through_crashes(experiment, tmp_path / "resumed", cuts=10, rng=random.Random(method))
+    resumed = run_through_crashes(experiment, tmp_path / "resumed", cuts=4, rng=random.Random(method))
     same = (
         "weights_sha256",
         "test_accuracy",
@@ -89,6 +89,29 @@ def test_every_method_ends_with_the_same_bits_after_ten_crashes(method: str, tmp
     for name, tensor in whole.snapshots().items():
         assert torch.equal(tensor, resumed.snapshots()[name])
     assert not list(resumed.path.glob("checkpoint-*"))
+
+
+MESSAGES: dict[str, dict[str, Any]] = {
+    "feedback": {"channel": "top-k(0.1, down=bf16)", "policy": "k-sync(k=2)"},
+    "power iteration": {"channel": "powersgd(rank=1)"},
+    "inner state": {"work": "local(steps=2, optimizer=adam, keep=True)", "lr": 1.0},
+    "link": {"link": "link(latency=0.2, up=1e3, down=1e4)", "server_link": "link(up=2e3, down=2e4)"},
+    "churn": {"churn": ["exponential-churn(up=6, down=2)", "late(3, workers=[0])"], "ema": 0.9},
+    "preemption": {"churn": "preemption(every=8, down=1, warning=0.5)", "channel": "sign",
+                   "server_link": "link(up=2e3, down=2e4)", "policy": "k-async(k=2)"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_memory_queues_and_absent_workers_survive_ten_crashes(kind: str, tmp_path: Path) -> None:
+    experiment = Experiment(**MIXTURE | MESSAGES[kind], workers=4, gradients=150, eval_every=0.5)
+    whole = experiment.run(tmp_path / "whole", jobs=1)
+    resumed = run_through_crashes(experiment, tmp_path / "resumed", cuts=10, rng=random.Random(kind))
+    for key in ("weights_sha256", "updates", "cancelled", "bytes_up", "bytes_down", "seconds"):
+        assert resumed.summary[key] == whole.summary[key], key
+    assert resumed.arrivals.equals(whole.arrivals, null_equal=True)
+    assert resumed.curve.equals(whole.curve, null_equal=True)
+    assert replay(whole).matches
 
 
 def test_a_checkpoint_after_the_last_update_adds_nothing(
@@ -232,8 +255,8 @@ def test_a_run_killed_while_it_writes_its_final_files_can_be_resumed(
     where = recorder_module if after.endswith("atomically") else Recorder
     whole = getattr(where, after)
 
-    def to_the_end(*given: Any) -> None:
-        whole(*given)
+    def to_the_end(*given: Any, **options: Any) -> None:
+        whole(*given, **options)
         if "finish" in {frame.name for frame in traceback.extract_stack()} and "parts" not in str(given[0]):
             raise SimulatedCrash
 
@@ -316,7 +339,7 @@ def test_a_damaged_checkpoint_is_detected_and_the_previous_one_is_used(tmp_path:
 def test_a_state_is_restored_and_shared_tensors_stay_shared(tmp_path: Path) -> None:
     x = torch.randn(5, dtype=torch.float64)
     job = Job(1, 2, 3, 4, x, torch.zeros(0))
-    arrival = Arrival(job, 0.5, 1.5, 32, lambda job: Gradient(x * 2, float("inf"), torch.zeros(0)))
+    arrival = Arrival(job, 0.5, 1.5, 32, lambda job: Message(x * 2, float("inf"), torch.zeros(0)))
     state = {
         "x": x,
         "busy": {7: job},
@@ -329,7 +352,7 @@ def test_a_state_is_restored_and_shared_tensors_stay_shared(tmp_path: Path) -> N
     assert back["busy"][7].x is back["x"]
     assert back["pair"] == (1, [None, True, "text"])
     assert back["aside"][0].time == 1.5
-    assert torch.equal(back["aside"][0].gradient.vector, x * 2)
+    assert torch.equal(back["aside"][0].message.vector, x * 2)
     with pytest.raises(TypeError, match="cannot store"):
         checkpoint.write_checkpoint(tmp_path, 2, {"file": tmp_path})
 
@@ -367,3 +390,55 @@ def test_force_starts_over(tmp_path: Path) -> None:
     record = experiment.run(tmp_path, jobs=1, force=True)
     assert record.arrivals.filter(pl.col("index") == 0).height == 2
     assert record.summary["gradients"] == 50
+
+
+@pytest.mark.parametrize("damage", ["delete", "truncate", "flip"])
+def test_damaged_arrivals_are_refused_before_training(damage: str, tmp_path: Path) -> None:
+    experiment = Experiment(**MIXTURE, workers=3, gradients=120, eval_every=0)
+    cut_short(experiment, tmp_path, updates=60)
+    part = sorted((tmp_path / experiment.id / "arrivals.parts").glob("*.parquet"))[0]
+    content = part.read_bytes()
+    if damage == "delete":
+        part.unlink()
+    else:
+        half = len(content) // 2
+        changed = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
+        part.write_bytes(content[:half] if damage == "truncate" else changed)
+    with pytest.raises(RecordError, match=r"missing or damaged.*--force"):
+        experiment.run(tmp_path, jobs=1)
+    part.write_bytes(content)  # restored, so it resumes
+    resumed, whole = experiment.run(tmp_path, jobs=1), experiment.run(tmp_path / "whole", jobs=1)
+    assert resumed.arrivals.equals(whole.arrivals, null_equal=True)
+
+
+def test_every_flipped_bit_of_a_checkpoint_is_noticed(tmp_path: Path) -> None:
+    state = {"x": torch.randn(40), "counts": [1, 2, 3], "job": Job(1, 2, 3, 4, torch.ones(3), torch.zeros(0))}
+    path = checkpoint.write_checkpoint(tmp_path, 1, state)
+    content, rng = path.read_bytes(), random.Random(0)
+    for _ in range(400):
+        place, bit = rng.randrange(len(content)), rng.randrange(8)
+        path.write_bytes(content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :])
+        with pytest.raises((checkpoint.CheckpointError, RecordError)):
+            checkpoint.read_checkpoint(path)
+
+
+def test_a_closed_terminal_saves_a_checkpoint(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "straggler",
+        "run",
+        "--dataset",
+        "mixture(samples=400)",
+        "--model",
+        "linear",
+    ]
+    command += ["--workers", "3", "--gradients", "1000000", "--jobs", "2", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("*/arrivals.parts/*")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGHUP)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert list(tmp_path.glob("*/checkpoint-*.safetensors"))

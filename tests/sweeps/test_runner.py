@@ -60,7 +60,7 @@ def test_estimates_follow_the_budget() -> None:
 
 
 def test_estimates_count_the_evaluations_of_the_training_set() -> None:
-    costs = MeasuredCosts(start=1.0, arrival=0.0, evaluation=10.0, train_evaluation=100.0, samples=320)
+    costs = MeasuredCosts(start=1.0, gradient=0.0, evaluation=10.0, train_evaluation=100.0, samples=320)
     settings = {"dataset": "digits", "model": "linear", "gradients": 40}  # four epochs of 320 samples
     found = {
         when: estimate_seconds(Experiment(**settings, train_metrics=when), costs)

@@ -116,6 +116,7 @@ def test_import_strings_in_a_file_are_followed_only_with_trust(tmp_path: Path) -
     assert "custom.py:Eager(boost=2" in result.records[0].text
 
 
+@pytest.mark.slow
 def test_a_typo_in_one_entry_stops_the_sweep_and_leaves_nothing_behind(tmp_path: Path) -> None:
     file = write_grid(tmp_path, 'dataset = "digits"\nmodel = ["linear", "liner"]\n')
     command = [SCRIPT, "sweep", str(file)]
@@ -241,18 +242,29 @@ def test_a_killed_sweep_continues_to_the_same_summaries(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_fails_its_run_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("attack", "reason"),
+    [
+        (signal.SIGKILL, "its process died (exit code -9)"),
+        (signal.SIGSTOP, "its process sent nothing for 4 s"),
+    ],
+)
+def test_a_process_that_dies_or_hangs_fails_its_run_only(
+    attack: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("straggler.sweeps.pool.BEAT_SECONDS", 0.2)
+    monkeypatch.setattr("straggler.sweeps.pool.SILENCE_SECONDS", 4.0)
     cells, seeds = expand_grid(read_grid_file(write_grid(tmp_path, SWEEP)))
     pool, ended, killed = LocalPool(1, tmp_path / "runs"), {}, ""
     for event in pool.run(plan_runs(cells, seeds)):
         if event.kind == "progress" and not killed:
             killed = event.run.id
-            os.kill(pool.processes[0].pid, signal.SIGKILL)
+            os.kill(pool.processes[0].pid, attack)
         elif event.kind != "progress":
             ended[event.run.id] = event
     assert len(ended) == 4
     failed = [event.content for event in ended.values() if event.kind == "failed"]
-    assert failed == ["its process died (exit code -9)"] and ended[killed].kind == "failed"
+    assert failed == [reason] and ended[killed].kind == "failed"
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from straggler.cli.calibrate import calibrate_
 from straggler.config.registry import InputError
 from straggler.experiment import Experiment
 from straggler.record import Record
+from straggler.timing import calibration
 from straggler.timing.calibration import calibrate
 from straggler.timing.laws import Gamma
 from straggler.web.report import render_html_report
@@ -21,11 +23,13 @@ from straggler.web.run_facts import RunFacts
 DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp(hidden=[16])", "lr": 0.01, "eval_every": 0}
 
 
-def called_real(record: Record, folder: Path) -> Record:
-    """Return the record of a simulation with known laws, which claims to be of engine processes."""
+def called_real(record: Record, folder: Path, cores: int = 64) -> Record:
+    """Return the record of a simulation with known laws, which claims to be of processes on some cores."""
     shutil.copytree(record.path, folder)
     text = record.text.replace('engine = "simulator"', 'engine = "processes"')
-    (folder / "experiment.toml").write_text(text)
+    kept = [line for line in text.splitlines() if not line.startswith("cores")]
+    (folder / "experiment.toml").write_text("\n".join(kept))
+    (folder / "environment.json").write_text(json.dumps(record.environment | {"cores": cores}))
     return Record(folder)
 
 
@@ -51,6 +55,7 @@ def test_calibration_recovers_known_laws(method: str, tmp_path: Path) -> None:
     assert max(found.parts["transport"]) < 1e-9  # virtual messages take no time
     for name in ("updates per second", "mean staleness"):
         assert found.predicted[name] == pytest.approx(found.measured[name], rel=0.03, abs=0.02)
+    assert not found.warnings and found.experiment.cores is None
     assert sum(found.staleness["measured"]) == pytest.approx(1)
     assert sum(found.staleness["predicted"]) == pytest.approx(1)
     distance = (found.staleness["measured"] - found.staleness["predicted"]).abs().sum() / 2
@@ -72,7 +77,56 @@ def test_runs_that_cannot_be_fitted_are_refused(tmp_path: Path) -> None:
         calibrate(Record(tmp_path / "real"))
 
 
+def run_on_shared_cores(folder: Path, **settings: Any) -> Record:
+    """Return the record of four workers and a server that seem to have shared two real cores."""
+    shared = {"cores": "cores(2, slice=0.0008, server=0.0004, cv=0.3)", "workers": 4}
+    laws = shared | {"compute": "gamma(0.0012, 0.35)", "gradients": 3000}
+    record = Experiment(**DIGITS | laws | settings).run(folder / "runs", jobs=1)
+    return called_real(record, folder / "real", cores=2)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "delay", [[], pytest.param(["constant(0.03, workers=[0])"], marks=pytest.mark.chaos)]
+)
+def test_calibration_recovers_contention(
+    delay: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A simulation with shared cores is found, and predicts the half of the run that it was not fitted to."""
+    monkeypatch.setattr(calibration, "FITTED_ARRIVALS", 400)
+    monkeypatch.setattr(calibration, "PREDICTED_ARRIVALS", 2000)
+    real = run_on_shared_cores(tmp_path, delay=delay)
+    found = calibrate(real)
+    assert found.experiment.cores is not None and found.experiment.cores.count == 2 and not found.warnings
+    assert found.predicted["fresh (staleness 0)"] == pytest.approx(
+        found.measured["fresh (staleness 0)"], abs=0.05
+    )
+    assert abs(found.predicted["staleness, 95 %"] - found.measured["staleness, 95 %"]) <= 1
+    assert found.predicted["updates per second"] == pytest.approx(
+        found.measured["updates per second"], rel=0.1
+    )
+    assert json.loads(found.to_json())["cores"].startswith("cores(count=2")
+
+
+def test_a_poor_fit_has_a_warning_with_the_reason(tmp_path: Path) -> None:
+    """In the second half, the workers are twice as fast."""
+    simulated = Experiment(**DIGITS, gradients=400, compute="gamma(0.02, 0.3)").run(tmp_path, jobs=1)
+    record = called_real(simulated, tmp_path / "real")
+    arrivals, half = record.arrivals, record.arrivals["time"][200]
+    quicker = [
+        pl.when(pl.col(name) > half)
+        .then(half + (pl.col(name) - half) / 2)
+        .otherwise(pl.col(name))
+        .alias(name)
+        for name in ("time", "started")
+    ]
+    arrivals.with_columns(*quicker).write_parquet(record.path / "arrivals.parquet")
+    (warning,) = calibrate(Record(record.path)).warnings
+    assert warning.startswith("updates per second is") and "something outside the run changed" in warning
+
+
+@pytest.mark.slow
+@pytest.mark.chaos  # only on a quiet machine: other tests take the cores that the prediction assumes
 @pytest.mark.parametrize("method", ["asgd", "ssp"])
 def test_a_real_run_is_predicted(method: str, tmp_path: Path) -> None:
     """The prediction for four workers, one of them delayed, is within 10 %."""
@@ -99,7 +153,7 @@ def test_the_command_writes_a_fitted_experiment(tmp_path: Path, capsys: pytest.C
     record = called_real(simulated, tmp_path / "real")
     calibrate_(str(record.path), tmp_path)
     printed = capsys.readouterr().out
-    assert all(word in printed for word in ("Mean time of a job", "measured", "predicted", "compute = "))
+    assert all(word in printed for word in ("Mean time of a job", "measured", "utilisation", "compute = "))
     fitted = Experiment.from_toml(record.path / "calibrated.toml")
     assert fitted.engine == "simulator" and (record.path / "calibration.json").is_file()
     assert f"straggler run --config {record.path / 'calibrated.toml'}\n" in printed

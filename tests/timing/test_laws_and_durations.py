@@ -1,17 +1,28 @@
 """Durations: the laws have the moments of their parameters, and a draw depends only on its address."""
 
+import functools
 import pickle
 import zlib
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from straggler.config.registry import parse_entry
 from straggler.core.randomness import addressed_rng
+from straggler.problems.datasets import DataArrays, Digits
+from straggler.problems.examples import ArrayExamples, DatasetExamples
+from straggler.problems.quadratic import NullProblem, QuadraticData, QuadraticProblem
+from straggler.problems.supervised import SupervisedProblem
 from straggler.timing.durations import DurationError, Durations
 from straggler.timing.laws import BLOCK, DELAYS, Constant, Gamma, Law, Memoryless, Term, Trace
 
@@ -27,6 +38,7 @@ PLAIN = [
     "power(base=2.0, exponent=0.5)",
 ]
 MULTIPLYING = ["spikes(probability=0.1, factor=5.0)", "on-off(fail=0.02, recover=0.03, factor=4.0)"]
+BY_SAMPLES = ["by-label(factor=5.0, labels=[3, 7])", "by-length"]
 NOT_RANDOM = ("constant", "power")
 
 
@@ -58,7 +70,7 @@ def trace_file(path: Path) -> Path:
 
 
 def test_every_law_is_tested_here() -> None:
-    assert {law(text).name for text in PLAIN + MULTIPLYING} | {"trace"} == set(DELAYS)
+    assert {law(text).name for text in PLAIN + MULTIPLYING + BY_SAMPLES} | {"trace"} == set(DELAYS)
 
 
 # A draw depends on its address only
@@ -290,15 +302,237 @@ def test_a_trace_without_its_file_is_refused_when_used_not_when_constructed(tmp_
         Durations(trace, [], workers=1, seed=0)
 
 
+def test_a_trace_on_another_machine_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be on this machine, not at an address"):
+        Durations(Trace(file="https://example.com/jobs.csv"), [], workers=1, seed=0)
+
+
+# Jobs of several batches
+
+
+def jobs(compute: str, *delays: str, workers: int = 4, **settings: Any) -> Durations:
+    return Durations(law(compute), [law(text) for text in delays], workers, 7, **settings)
+
+
+def add_up(draws: list[float]) -> float:
+    """Return a sum from left to right; Python's sum compensates for rounding."""
+    return float(np.cumsum(draws)[-1])
+
+
+def test_a_job_takes_the_sum_of_its_batches() -> None:
+    one, several = jobs("gamma(1, .5)"), jobs("gamma(1, .5)", batches=[1, 2, 5, 100])
+    for worker, count in enumerate((1, 2, 5, 100)):
+        for launch in (0, 1, BLOCK - 1, BLOCK, 3 * BLOCK + 7):
+            draws = [one(worker, launch * count + batch) for batch in range(count)]
+            assert several.parts(worker, launch) == (add_up(draws), 0)
+
+
+def test_multiplying_laws_apply_to_each_batch_and_delays_in_seconds_to_each_job() -> None:
+    laws = ("gamma(1, .5)", "exponential(2)", *MULTIPLYING)
+    one, several = jobs(*laws), jobs(*laws, batches=[3] * 4)
+    once, spiky = jobs(*laws[:2]), [jobs(laws[0], "constant(0)", *laws[2:])]
+    for launch in (0, 1, BLOCK - 1, 2 * BLOCK + 5):
+        compute, delay = several.parts(2, launch)
+        draws = [one.parts(2, 3 * launch + batch) for batch in range(3)]
+        assert compute == add_up([draw[0] for draw in draws])
+        extra = sum(spiky[0].parts(2, 3 * launch + batch)[1] for batch in range(3))
+        assert delay == pytest.approx(once.parts(2, launch)[1] + extra)
+
+
+def test_one_batch_and_scale_one_change_no_bit() -> None:
+    plain, same = durations(*EVERYTHING), jobs(*EVERYTHING, batches=[1] * 4, scales=[1.0] * 4)
+    for worker in range(4):
+        launches = range(3 * BLOCK)
+        assert [plain.parts(worker, i) for i in launches] == [same.parts(worker, i) for i in launches]
+        assert plain.block(worker, 2).tolist() == same.block(worker, 2).tolist()
+
+
+def test_a_scale_multiplies_the_compute_time_and_what_multiplies_it() -> None:
+    laws = ("gamma(1, .5)", "spikes(.5, 3)", "constant(2)")
+    plain, scaled = jobs(*laws), jobs(*laws, scales=[1.0, 0.25, 2.0, 4.0])
+    for worker, scale in enumerate((1.0, 0.25, 2.0, 4.0)):
+        for launch in range(100):
+            compute, delay = plain.parts(worker, launch)
+            assert scaled.parts(worker, launch) == pytest.approx((scale * compute, scale * (delay - 2) + 2))
+
+
+def test_blocks_of_jobs_of_several_batches_equal_single_calls() -> None:
+    made = jobs(*EVERYTHING, batches=[4, 3, 2, 1], scales=[1.0, 0.5, 2.0, 3.0])
+    for worker, number in ((0, 3), (1, 0), (2, 4)):
+        launches = range(number * BLOCK, (number + 1) * BLOCK)
+        assert made.block(worker, number).tolist() == [made(worker, launch) for launch in launches]
+
+
+def test_mean_seconds_and_relative_speeds() -> None:
+    made = jobs("power(1, 1)", batches=[1, 1, 2, 1], scales=[1.0, 1.0, 1.0, 0.25])
+    assert [made.mean_seconds(worker) for worker in range(4)] == [1, 2, 6, 1]
+    assert made.relative_speeds() == [1, 1 / 2, 1 / 6, 1]
+    drawn = durations("gamma-machines(1, .6, .1)")
+    assert drawn.mean_seconds(2) == drawn.block(2, 0).mean() and max(drawn.relative_speeds()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"batches": [1, 2]}, r"batches must have one value per worker \(4\), got 2"),
+        ({"batches": [1, 2, 0, 1]}, "batches must be finite and at least 1, got 0"),
+        ({"scales": [1.0] * 5}, r"scales must have one value per worker \(4\), got 5"),
+        ({"scales": [1.0, 1.0, 0.0, 1.0]}, "scales must be finite and above 0, got 0.0"),
+        ({"scales": [1.0, 1.0, float("nan"), 1.0]}, "scales must be finite and above 0, got nan"),
+    ],
+)
+def test_wrong_batches_and_scales_are_refused(settings_: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        jobs("constant(1)", **settings_)
+
+
+# Laws that depend on the samples
+
+
+@functools.cache
+def load_digits() -> DataArrays:
+    return Digits().load()
+
+
+@functools.cache
+def digits() -> SupervisedProblem:
+    arrays = load_digits()
+    mean, std = arrays.mean, arrays.std
+    examples = ArrayExamples(arrays.inputs, arrays.labels, mean, std)
+    parts = np.array_split(np.arange(len(examples)), 4)
+    return SupervisedProblem(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), examples, examples, parts, 16, 3
+    )
+
+
+def expected_factor(text: str, chosen: np.ndarray) -> float:
+    """Compute a batch's factor from the raw data."""
+    arrays = load_digits()
+    if text == "by-length":
+        counts = [int((picture != 0).sum()) for picture in arrays.inputs]
+        places = np.linspace(0, len(counts) - 1, 1000).astype(int)
+        return float(np.mean([counts[i] for i in chosen]) / np.mean([counts[i] for i in places]))
+    return float(np.mean([5.0 if arrays.labels[i] in (3, 7) else 1.0 for i in chosen]))
+
+
+@pytest.mark.parametrize("text", BY_SAMPLES)
+def test_a_batch_takes_as_long_as_its_samples(text: str) -> None:
+    plain, made = jobs("gamma(1, .5)", batches=[1, 2, 3, 4]), jobs("gamma(1, .5)", text, batches=[1, 2, 3, 4])
+    made.use_problem(digits())
+    factors = set()
+    for worker, launch, index in ((0, 0, 0), (1, 5, 3), (2, BLOCK + 2, 60), (3, 9, 9)):
+        count = worker + 1
+        draws = [jobs("gamma(1, .5)")(worker, launch * count + batch) for batch in range(count)]
+        wanted = [
+            expected_factor(text, digits().batch(worker, index * count + each)) for each in range(count)
+        ]
+        compute, delay = made.job_parts(worker, launch, index)
+        assert compute == pytest.approx(float(np.dot(draws, wanted))) and delay == 0
+        assert made.parts(worker, launch) == plain.parts(worker, launch), "without the samples"
+        factors |= set(wanted)
+    assert len(factors) > 3 and min(factors) != max(factors)
+
+
+def test_factors_also_multiply_spikes_but_not_seconds() -> None:
+    made = jobs(
+        "constant(1)", "spikes(1, 3)", "constant(10)", BY_SAMPLES[0], "by-label(2, [0, 1, 2], workers=[1])"
+    )
+    made.use_problem(digits())
+    for worker in (0, 1):
+        chosen = digits().batch(worker, 4)
+        factor = expected_factor(BY_SAMPLES[0], chosen)
+        if worker == 1:
+            factor *= np.where(
+                np.isin(digits().splits["train"].known_labels[chosen], [0, 1, 2]), 2.0, 1.0
+            ).mean()
+        compute, delay = made.job_parts(worker, 0, 4)
+        assert compute == pytest.approx(factor) and delay == pytest.approx(10 + 2 * factor)
+
+
+def test_labels_need_no_samples() -> None:
+    class Unreadable(Dataset[Any]):
+        targets = [0, 1, 2, 3] * 10
+
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, number: int) -> Any:
+            raise AssertionError("a sample was read")
+
+    examples = DatasetExamples(Unreadable())
+    problem = SimpleNamespace(splits={"train": examples}, batch=lambda worker, index: np.arange(4))
+    made = jobs("constant(1)", "by-label(9, [0])")
+    made.use_problem(problem)
+    assert made.job_parts(0, 0, 0) == (3, 0)
+
+
+def test_the_length_of_a_dataset_is_read_sample_by_sample_and_once() -> None:
+    class Sentences(Dataset[Any]):
+        reads: ClassVar[Counter[int]] = Counter()
+
+        def __len__(self) -> int:
+            return 5000
+
+        def __getitem__(self, number: int) -> tuple[Tensor, int]:
+            self.reads[number] += 1
+            words = torch.zeros(10, dtype=torch.int64)
+            words[: 1 + number % 10] = 7
+            return words, 0
+
+    examples = DatasetExamples(Sentences())
+    problem = SimpleNamespace(splits={"train": examples}, batch=lambda worker, index: np.array([0, 9, 9]))
+    made = jobs("constant(1)", "by-length")
+    made.use_problem(problem)
+    assert len(Sentences.reads) == 1000
+    places = np.linspace(0, 4999, 1000).astype(int)
+    assert made.job_parts(0, 0, 0)[0] == pytest.approx(7 / np.mean(1 + places % 10))
+    assert made.job_parts(0, 1, 1)[0] == made.job_parts(0, 0, 0)[0]
+    assert set(Sentences.reads.values()) == {1}
+
+
+@pytest.mark.parametrize("text", BY_SAMPLES)
+def test_a_problem_without_samples_is_refused(text: str) -> None:
+    made = jobs("constant(1)", text)
+    for problem in (NullProblem(), QuadraticProblem(QuadraticData(), 4, 1, 0)):
+        with pytest.raises(
+            ValueError, match=rf"delay={law(text).name}.*depends on the samples: .*has no samples"
+        ):
+            made.use_problem(problem)
+    with pytest.raises(ValueError, match=r"depends on the samples\. Call use_problem first"):
+        made.job_parts(0, 0, 0)
+    with pytest.raises(ValueError, match="depends on the samples, which are unknown without a problem"):
+        made.block(0, 0)
+    made.check_first_jobs()
+    assert made.mean_seconds(0) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "message"),
+    [
+        ("by-label(2, [1])", None, "labels are not known without reading all samples. Give the Dataset"),
+        ("by-label(2, [1])", np.ones((30, 2)), r"the targets have shape \(30, 2\) and type float64"),
+        ("by-label(2, [1, 4])", np.arange(30) % 4, r"labels=\[1, 4\] must be 0 to 3"),
+        ("by-label(2, [-1])", np.arange(30) % 4, r"labels=\[-1\] must be 0 to 3"),
+        ("by-length", np.arange(30) % 4, "all samples have length 0"),
+    ],
+)
+def test_data_that_lack_what_a_law_needs_are_refused(text: str, labels: Any, message: str) -> None:
+    examples = ArrayExamples(np.zeros((30, 4)), labels)
+    problem = SimpleNamespace(splits={"train": examples}, batch=lambda worker, index: np.arange(3))
+    with pytest.raises(ValueError, match=message) as caught:
+        jobs("constant(1)", text).use_problem(problem)
+    assert "\n" not in str(caught.value) and str(law(text)) in str(caught.value)
+
+
 # Text and refusals
 
 
-@pytest.mark.parametrize("text", [*PLAIN, *MULTIPLYING, "trace(file='a/jobs.csv')"])
+@pytest.mark.parametrize("text", [*PLAIN, *MULTIPLYING, *BY_SAMPLES, "trace(file='a/jobs.csv')"])
 def test_text_round_trip(text: str) -> None:
     assert str(law(text)) == text
-    some = law(f"{text[:-1]}, workers=[0, 2])")
+    some = law(f"{text[:-1]}, workers=[0, 2])" if "(" in text else f"{text}(workers=[0, 2])")
     assert law(str(some)) == some != law(text)
-    assert str(some).endswith(", workers=[0, 2])")
+    assert str(some).endswith("workers=[0, 2])")
 
 
 @pytest.mark.parametrize(
@@ -319,6 +553,9 @@ def test_text_round_trip(text: str) -> None:
         ("spikes(probability=1.5, factor=2)", "probability must be less than or equal to 1"),
         ("spikes(probability=0.5, factor=0.5)", "factor must be greater than or equal to 1"),
         ("on-off(fail=-1, recover=1, factor=2)", "fail must be greater"),
+        ("by-label(factor=0, labels=[1])", "factor must be greater than 0, got 0"),
+        ("by-label(factor=2, labels=[])", "labels .*at least 1 item"),
+        ("by-label(factor=2, labels=3)", r"labels must be a list, got 3. Write labels=\[3\]"),
         ("on-off(fail=0, recover=2, factor=2)", "recover must be less"),
         ("constant(seconds=1, workers=[])", r"\[\] affects no worker"),
         ("constant(seconds=1, workers=[-1])", "workers.0 must be greater"),
@@ -330,7 +567,7 @@ def test_wrong_settings_are_refused_in_one_line(text: str, message: str) -> None
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", MULTIPLYING)
+@pytest.mark.parametrize("text", MULTIPLYING + BY_SAMPLES)
 def test_a_law_that_multiplies_the_compute_time_is_not_the_compute_time(text: str) -> None:
     with pytest.raises(ValueError, match=f"{law(text).name} multiplies the compute time"):
         durations(text)

@@ -11,8 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from story import run_story
+from straggler.algorithms.aggregations import Mean
 from straggler.algorithms.corrections import Uncorrected
 from straggler.algorithms.policies import POLICIES, Hybrid
+from straggler.algorithms.work import gradient_program
 from straggler.analysis.figures.throughput import tabulate_speedups
 from straggler.cli import build_app
 from straggler.config.registry import InputError, parse_entry
@@ -55,6 +57,12 @@ ALL = [
     "ssp(bound=2)",
     "ssp(bound=inf)",
     "hybrid(num_workers_ps_update=2, staleness_tolerance=1, pull_weights_interval=3)",
+    "ringmaster(max_delay=3)",
+    "ringmaster(max_delay=3, restart=true)",
+    "malenia",
+    "ringleader",
+    "dssp(lower=1, upper=4)",
+    "paced(batch=2, staleness=1, window=1)",
 ]
 
 
@@ -67,9 +75,10 @@ def test_every_policy_is_compared() -> None:
 @pytest.mark.parametrize("policy", ALL)
 def test_closed_forms_and_the_event_loop_agree(policy: str, compute: str) -> None:
     updates, delay = 150, "spikes(probability=0.1, factor=4, workers=[0, 2])"
-    story = run_story(
-        dataset="quadratic", workers=5, policy=policy, compute=compute, delay=delay, updates=updates, seed=3
-    )
+    settings = {"policy": policy, "compute": compute, "delay": delay, "updates": updates, "seed": 3}
+    if policy == "ringleader":
+        settings["aggregation"] = "ringleader"
+    story = run_story(dataset="quadratic", workers=5, **settings)
     server = story.server
     ledger = server.ledger
     simulated = Throughput(
@@ -124,8 +133,8 @@ def test_a_usable_arrival_that_was_set_aside_is_merged_first() -> None:
     """This happens if a worker rejoins and pushes twice in a step, which raises the least pushes by two."""
     problem = NullProblem()
     x, buffers = problem.initial_model()
-    components = (Hybrid(num_workers_ps_update=3), Uncorrected(), FixedModel())
-    server = Server(x, buffers, 3, *components, lambda epochs: 0.0, problem.samples)
+    components = (Hybrid(num_workers_ps_update=3), Uncorrected(), Mean(), FixedModel())
+    server = Server(x, buffers, 3, *components, lambda epochs: 0.0, gradient_program(problem))
     first, second, _ = (Arrival(job, 0.0, 1.0, 1, lambda job: problem.result) for job in server.begin())
     server.aside.append(second)
     del server.busy[1]

@@ -1,11 +1,17 @@
 """Access to pages, and to starting and stopping runs."""
 
+import http.client
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from web_testing import Site, serve_site
 
+from straggler.cli.pages import read_token
 from straggler.config.registry import InputError
+from straggler.web import auth
 from straggler.web.server import run_server
 
 
@@ -87,16 +93,105 @@ def test_paths_cannot_leave_their_folder(here: Site, path: str) -> None:
         link.unlink()
 
 
+TOKEN = "open sesame"
+
+
 def test_with_a_token_reading_requires_it(tmp_path: Path) -> None:
-    with serve_site(tmp_path, tmp_path, token="open sesame") as closed:
+    with serve_site(tmp_path, tmp_path, token=TOKEN) as closed:
         assert closed.ask("/api/runs").status == closed.ask("/").status == 401
         assert closed.ask("/?token=wrong").status == 401
         entry = closed.ask("/?token=open%20sesame")
         assert entry.status == 303
         cookie = entry.headers["set-cookie"]
         assert "HttpOnly" in cookie and "SameSite=strict" in cookie
-        assert closed.ask("/", Cookie=cookie.split(";")[0]).status == 200
-        assert closed.ask("/api/runs", X_Straggler_Token="open sesame").status == 200
+        page = closed.ask("/", Cookie=cookie.split(";")[0])
+        assert page.status == 200 and TOKEN not in page.text + cookie
+        assert closed.ask("/api/runs", X_Straggler_Token=TOKEN).status == 200
+        started = closed.post("/api/runs", {"workers": 0}, X_Straggler_Token=TOKEN)
+        assert started.status == 400, "the token was accepted"
+
+
+def test_cookies_of_two_ports_do_not_replace_each_other(tmp_path: Path) -> None:
+    """Browsers send a cookie to every port of a host."""
+    with (
+        serve_site(tmp_path, tmp_path, token=TOKEN) as one,
+        serve_site(tmp_path, tmp_path, token=TOKEN) as two,
+    ):
+        entries = [site.ask("/?token=open%20sesame") for site in (one, two)]
+        cookies = [entry.headers["set-cookie"].split(";")[0] for entry in entries]
+        assert str(one.port) in cookies[0] and str(two.port) in cookies[1]
+        for site in (one, two):
+            assert site.ask("/api/runs", Cookie="; ".join(cookies)).status == 200
+        assert one.ask("/api/runs", Cookie=cookies[1]).status == 401
+
+
+def test_wrong_tokens_are_limited_but_sessions_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After five wrong tokens an address has to wait, however it sends them, and even with the right one."""
+    with serve_site(tmp_path, tmp_path, token=TOKEN) as closed:
+        cookie = closed.ask("/?token=open%20sesame").headers["set-cookie"].split(";")[0]
+        guesses = [
+            *(lambda: closed.ask("/?token=guess") for _ in range(2)),
+            *(lambda: closed.ask("/api/runs", X_Straggler_Token="guess") for _ in range(2)),
+            lambda: closed.post("/api/runs", X_Straggler_Token="guess"),
+        ]
+        assert [guess().status for guess in guesses] == [401, 401, 401, 401, 403]
+        refused = closed.ask("/?token=open%20sesame")
+        assert refused.status == 429 and 0 < int(refused.headers["retry-after"]) <= 60
+        assert closed.ask("/", X_Forwarded_For="10.1.2.3", X_Straggler_Token=TOKEN).status == 429
+        assert closed.post("/api/runs", X_Straggler_Token=TOKEN).status == 429
+        for _ in range(10):
+            assert closed.ask("/").status == 401, "no token was tried"
+            assert closed.ask("/api/runs", Cookie=cookie).status == 200
+        monkeypatch.setattr(auth, "WRONG_TOKEN_SECONDS", 0.0)
+        assert closed.ask("/?token=open%20sesame").status == 303
+
+
+def test_the_limiter_forgets_old_addresses() -> None:
+    limiter = auth.TokenLimiter()
+    for number in range(3 * auth.MAX_ADDRESSES):
+        limiter.add_failure(str(number))
+    assert len(limiter._failures) == auth.MAX_ADDRESSES
+    assert auth.find_network("2001:db8:1:2:3::4") == auth.find_network("2001:db8:1:2:9::9")
+    assert auth.find_network("10.0.0.1") == "10.0.0.1"
+
+
+def test_the_token_comes_from_the_option_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("from the file\nsecond line\n")
+    monkeypatch.setenv("STRAGGLER_TOKEN", "from the environment")
+    assert read_token("from the option", None) == "from the option"
+    assert "STRAGGLER_TOKEN" not in os.environ, "runs that a page starts do not inherit it"
+    assert read_token(None, None) is None
+    assert read_token(None, file) == "from the file"
+    monkeypatch.setenv("STRAGGLER_TOKEN", "from the environment")
+    assert read_token(None, None) == "from the environment"
+    with pytest.raises(InputError, match="both"):
+        read_token("one", file)
+    file.write_bytes(b"\xff")
+    with pytest.raises(InputError, match="text file"):
+        read_token(None, file)
+
+
+@pytest.mark.slow
+def test_a_hidden_token_is_neither_printed_nor_in_the_list_of_processes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "straggler", "serve", "--port", "0", "--runs", str(tmp_path)]
+    environment = os.environ | {"STRAGGLER_TOKEN": TOKEN}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        printed = process.stdout.readline()
+        assert "open http" in printed and "token" not in printed
+        assert TOKEN not in Path(f"/proc/{process.pid}/cmdline").read_text()
+        port = int(printed.split(":")[-1].strip("/\n"))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/api/runs")
+        assert connection.getresponse().status == 401
+        connection.close()
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("token", ["", "short", "ключ от двери", "a\nb\nc\nd\ne\nf"])

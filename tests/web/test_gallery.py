@@ -86,6 +86,7 @@ def test_seeds_share_a_colour_and_figures_share_the_colours(runs: dict[str, Path
         assert colours == {"ssgd": 0, "asgd": 1}
 
 
+@pytest.mark.slow
 def test_figures_say_when_they_show_only_the_first_runs(runs: dict[str, Path], tmp_path: Path) -> None:
     copies = [RunFacts(shutil.copytree(runs["asgd"], tmp_path / str(number))) for number in range(9)]
     for number, copy in enumerate(copies):

@@ -25,7 +25,10 @@ from straggler.web.run_facts import RunFacts
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("delay", [[], ["constant(4, workers=[0])", "spikes(0.2, 10)"]])
+@pytest.mark.parametrize(
+    "delay",
+    [["constant(4, workers=[0])", "spikes(0.2, 10)"], pytest.param([], marks=pytest.mark.chaos)],
+)
 def test_preview_equals_the_run(tmp_path: Path, method: str, delay: list[str]) -> None:
     workers = 1 if METHODS[method].single else 5
     experiment = Experiment(**QUADRATIC | {"lr": 1e-4}, method=method, workers=workers, delay=delay)

@@ -178,8 +178,6 @@ def test_killed_run_is_lost(tmp_path: Path) -> None:
     with Recorder(folder, Experiment(**QUADRATIC).to_toml(), ["straggler"]):
         pass
     index = RunIndex(tmp_path, tmp_path)
-    assert index.list_runs()[0]["status"] == "running"  # written a moment ago
-    os.utime(folder / "summary.json", (1, 1))
     assert index.list_runs()[0]["status"] == "lost"
     with FileLock(folder / ".lock"):
         assert index.list_runs()[0]["status"] == "running"
@@ -216,8 +214,6 @@ def test_killed_sweep_is_lost(tmp_path: Path) -> None:
         left_behind = (tmp_path / "x" / "progress.json").read_text()
     assert progress(index)["status"] == "finished"
     (tmp_path / "x" / "progress.json").write_text(left_behind)  # left behind by kill -9
-    assert progress(index)["status"] == "running"  # written a moment ago
-    os.utime(tmp_path / "x" / "progress.json", (1, 1))
     assert progress(index)["status"] == "lost"
     with FileLock(tmp_path / "x" / ".lock"):
         assert progress(index)["status"] == "running"

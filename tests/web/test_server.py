@@ -96,7 +96,7 @@ def test_invalid_settings_start_nothing(here: Site, settings: Any, expected: str
 
 def test_invalid_requests_are_answered(here: Site) -> None:
     long = here.post("/api/runs", {"dataset": "x" * 30_000})
-    assert long.status == 400
+    assert long.status == 413
     for path in ("/api/preview?workers=a", "/api/preview?nothing=1", "/api/preview?delay=x("):
         assert here.ask(path).status == 400
     assert here.ask("/api/nothing").status == 404

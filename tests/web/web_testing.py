@@ -16,6 +16,7 @@ import uvicorn
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from starlette.applications import Starlette
 
+from straggler.web.connections import configure_server
 from straggler.web.server import build_web_app
 
 TIMEOUT_MS = 60_000  # generous, for busy machines
@@ -97,7 +98,7 @@ def serve_site(
     runs: Path, results: Path, token: str | None = None, host: str = "127.0.0.1"
 ) -> Iterator[Site]:
     app, secret = build_web_app(runs, results, host, token)
-    config = uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1)
+    config = configure_server(app, port=0, log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from straggler.config.registry import Catalogue, parse_entry
-from straggler.core import Arrival, Correction, Optimizer, Policy, Server
+from straggler.core import Aggregation, Arrival, Correction, Optimizer, Policy, Server, Shapes
 
 
 class Uncorrected(Correction):
@@ -71,6 +71,34 @@ class Hinge(StalenessWeight):
         return 1.0 if staleness <= self.b else 1 / (self.a * (staleness - self.b) + 1)
 
 
+class DelayAdaptive(StalenessWeight):
+    """N/max(N, τ) for N workers; a fresh gradient has τ = 0. Mishchenko et al. 2022."""
+
+    name: ClassVar[str] = "delay-adaptive"
+    _workers: int = PrivateAttr(1)
+
+    def begin(self, x: Tensor, workers: int, shapes: Shapes) -> None:
+        self._workers = workers
+
+    def weight(self, staleness: int) -> float:
+        workers = self._workers
+        return workers / max(workers, staleness)
+
+
+class Mixing(Correction):
+    """Measure a worker's move from the current model: g + (x − x_then). Xie et al. 2019 (FedAsync).
+
+    If g = x_then − xᵢ, where xᵢ is the worker's model, then SGD at rate α mixes the two models:
+    x − α(x − xᵢ) = (1 − α)x + αxᵢ.
+    """
+
+    name: ClassVar[str] = "mixing"
+
+    def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
+        now, then = server.x, arrival.job.x
+        return (gradient, 1.0) if now is then else (gradient + (now - then), 1.0)
+
+
 class Clip(Correction):
     """Limit the norm of each gradient to `norm`: g·min(1, c/‖g‖). Erickson and Johansson 2026."""
 
@@ -102,7 +130,7 @@ class AdaptiveDelayCompensation(Correction):
     shared: bool = False  # one mean square for all workers instead of one per worker
     _mean_square: dict[int, Tensor] = PrivateAttr(default_factory=dict)
 
-    def begin(self, x: Tensor, workers: int) -> None:
+    def begin(self, x: Tensor, workers: int, shapes: Shapes) -> None:
         self._mean_square = {}
 
     def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
@@ -111,6 +139,10 @@ class AdaptiveDelayCompensation(Correction):
         moved = server.x - arrival.job.x
         compensation = square.mul_(moved).div_((mean_square + 1e-7).sqrt_())
         return gradient.add(compensation, alpha=self.lam0), 1.0
+
+    def left(self, worker: int) -> None:
+        if not self.shared:
+            self._mean_square.pop(worker, None)
 
 
 @dataclass
@@ -123,6 +155,9 @@ class StepStatistics:
     steps: int = 0
     max_lr: float = 0.0
     bias: float = 1.0  # corrects the running mean's start at zero
+
+
+MEANS = ("mean", "by-samples", "worker-means")  # aggregations whose weights add up to 1
 
 
 class GapAware(Correction):
@@ -138,16 +173,16 @@ class GapAware(Correction):
     eps: float = Field(1e-8, gt=0)
     _state: StepStatistics = PrivateAttr()
 
-    def check(self, policy: Policy, optimizer: Optimizer) -> None:
-        if optimizer.decay() and getattr(policy, "aggregate", "mean") == "sum":
+    def check(self, policy: Policy, aggregation: Aggregation, optimizer: Optimizer) -> None:
+        if optimizer.decay() and aggregation.name not in MEANS:
             raise ValueError(
-                f"{self} divides the weight decay of each gradient, and {policy} would add it up. "
-                f"Use aggregate=mean or weight_decay=0."
+                f"{self} divides the weight decay of each gradient, which requires a mean of the step's "
+                f"messages, got aggregation={aggregation}. Use aggregation='mean' or weight_decay=0."
             )
 
-    def begin(self, x: Tensor, workers: int) -> None:
+    def begin(self, x: Tensor, workers: int, shapes: Shapes) -> None:
         zero = torch.zeros_like(x if self.per == "parameter" else x[:1])
-        self._state = StepStatistics(zero, torch.zeros_like(zero), torch.ones((), dtype=x.dtype))
+        self._state = StepStatistics(zero, torch.zeros_like(zero), torch.ones_like(x[:1]))
 
     def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
         state = self._state
@@ -196,9 +231,9 @@ class Chain(Correction):
     def identity(self) -> str:
         return " + ".join(link.identity() for link in self.links)
 
-    def check(self, policy: Policy, optimizer: Optimizer) -> None:
+    def check(self, policy: Policy, aggregation: Aggregation, optimizer: Optimizer) -> None:
         for link in self.links:
-            link.check(policy, optimizer)
+            link.check(policy, aggregation, optimizer)
         *before, last = self.links
         if not optimizer.decay():
             return
@@ -217,9 +252,9 @@ class Chain(Correction):
                 f"the weight decay divided. Use scale=gradient or weight_decay=0."
             )
 
-    def begin(self, x: Tensor, workers: int) -> None:
+    def begin(self, x: Tensor, workers: int, shapes: Shapes) -> None:
         for link in self.links:
-            link.begin(x, workers)
+            link.begin(x, workers, shapes)
 
     def correct(self, gradient: Tensor, arrival: Arrival, server: Server) -> tuple[Tensor, float]:
         total = 1.0
@@ -232,6 +267,10 @@ class Chain(Correction):
         for link in self.links:
             link.stepped(server, before, lr)
 
+    def left(self, worker: int) -> None:
+        for link in self.links:
+            link.left(worker)
+
     def state(self) -> dict[str, Any]:
         return {str(position): link.state() for position, link in enumerate(self.links)}
 
@@ -240,21 +279,9 @@ class Chain(Correction):
             link.restore(state[str(position)])
 
 
-CORRECTIONS = Catalogue(
-    "correction",
-    "corrections",
-    Correction,
-    [
-        Uncorrected,
-        StalenessAware,
-        Polynomial,
-        Hinge,
-        Clip,
-        DelayCompensation,
-        AdaptiveDelayCompensation,
-        GapAware,
-    ],
-)
+WEIGHTS: list[type[Correction]] = [StalenessAware, Polynomial, Hinge, DelayAdaptive]
+CHANGES: list[type[Correction]] = [Mixing, Clip, DelayCompensation, AdaptiveDelayCompensation, GapAware]
+CORRECTIONS = Catalogue("correction", "corrections", Correction, [Uncorrected, *WEIGHTS, *CHANGES])
 
 
 def parse_correction(value: Any) -> Correction:

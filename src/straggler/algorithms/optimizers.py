@@ -10,8 +10,10 @@ import torch
 from pydantic import ConfigDict, Field, PrivateAttr, create_model
 from torch import Tensor
 
+from straggler.algorithms.matrix_optimizers import Muon
+from straggler.algorithms.stale_momentum import DelayedNesterov, Fadas, OrMo, Predict, Smega2
 from straggler.config.registry import Catalogue, build_entry, parse_entry
-from straggler.core import Optimizer
+from straggler.core import Optimizer, Shapes
 
 # Settings that the experiment sets itself (lr), or that only affect speed on other hardware.
 HIDDEN = {"params", "lr", "foreach", "maximize", "capturable", "differentiable", "fused"}
@@ -72,10 +74,10 @@ class TorchOptimizer(Optimizer):
             optimizer.param_groups[0]["momentum"] = momentum
         return TorchState(parameter, optimizer)
 
-    def begin(self, x: Tensor, workers: int) -> None:
+    def begin(self, x: Tensor, workers: int, shapes: Shapes) -> None:
         self._state = self._create(x)
 
-    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int, version: int) -> Tensor:
         state, moved = self._state, x.clone()
         state.parameter.data, state.parameter.grad = moved, direction
         state.optimizer.param_groups[0]["lr"] = lr
@@ -213,7 +215,7 @@ class PerWorkerMomentum(Optimizer):
     weight_decay: float = Field(0.0, ge=0)
     _state: Velocities = PrivateAttr(default_factory=Velocities)
 
-    def begin(self, x: Tensor, workers: int) -> None:
+    def begin(self, x: Tensor, workers: int, shapes: Shapes) -> None:
         self._state = Velocities()
 
     def add_decay(self, x: Tensor, direction: Tensor) -> Tensor:
@@ -236,7 +238,7 @@ class Multi(PerWorkerMomentum):
     name: ClassVar[str] = "multi"
     nesterov: bool = False  # send a worker the model ahead along its velocity
 
-    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int, version: int) -> Tensor:
         velocity = self._state.accelerate(self.add_decay(x, direction), self.momentum, worker)
         return x.add(velocity, alpha=-lr)
 
@@ -250,10 +252,10 @@ class Dana(PerWorkerMomentum):
 
     name: ClassVar[str] = "dana"
 
-    def begin(self, x: Tensor, workers: int) -> None:
+    def begin(self, x: Tensor, workers: int, shapes: Shapes) -> None:
         self._state = Velocities(total=torch.zeros_like(x))
 
-    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int, version: int) -> Tensor:
         state, direction = self._state, self.add_decay(x, direction)
         assert state.total is not None
         if worker in state.by_worker:
@@ -282,15 +284,13 @@ class DanaSlim(PerWorkerMomentum):
 
     name: ClassVar[str] = "dana-slim"
 
-    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int, version: int) -> Tensor:
         direction = self.add_decay(x, direction)
         velocity = self._state.accelerate(direction, self.momentum, worker)
         return x.add(direction.add(velocity, alpha=self.momentum), alpha=-lr)
 
 
+OWN: list[type[Optimizer]] = [Multi, Dana, DanaSlim, OrMo, DelayedNesterov, Smega2, Predict, Fadas, Muon]
 OPTIMIZERS = Catalogue(
-    "optimizer",
-    "optimizers",
-    Optimizer,
-    [*map(torch_entry, torch_optimizer_classes()), Multi, Dana, DanaSlim],
+    "optimizer", "optimizers", Optimizer, [*map(torch_entry, torch_optimizer_classes()), *OWN]
 )

@@ -16,7 +16,13 @@ from straggler.config.registry import parse_call, parse_entry
 
 COMPONENTS = ("policy", "correction", "optimizer")
 OPTIMIZER_SETTINGS = ("momentum", "nesterov", "weight_decay")
-NEVER_SHOWN = ("method", "eval_every", "train_metrics", "snapshots")  # the last three only affect measuring
+NEVER_SHOWN = (
+    "method",
+    "eval_every",
+    "train_metrics",
+    "metrics",
+    "snapshots",
+)  # the last ones only affect measuring
 Settings = Mapping[str, Any]
 
 
@@ -76,7 +82,7 @@ def remove_optimizer_settings(text: str) -> str:
 
 def shorten_custom(text: str) -> str:
     """Return a custom component's class name and arguments, without its module and fingerprint."""
-    return re.sub(r"\s*\[(?:given|custom) [^\]]*\]|(?<![\w'\"])[\w./\\-]+:(?=[A-Za-z_])", "", text)
+    return re.sub(r"\s*\[(?:given|custom) [^\]]*\]|(?<![\w'\"./\\-])[\w./\\-]++:(?=[A-Za-z_])", "", text)
 
 
 def expand_settings(settings: Settings) -> dict[str, Any]:

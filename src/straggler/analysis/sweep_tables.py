@@ -1,5 +1,6 @@
 """Tables of a sweep: a row per cell, with means and 95 % confidence intervals over the seeds."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -12,14 +13,21 @@ CAPTION = "Mean ± half-width of the 95 % confidence interval over seeds (three 
 
 
 class SweepTable:
-    """The test accuracy, or the loss where there is no accuracy, of every cell of a sweep.
+    """The test accuracy, or the loss where there is no accuracy, and metrics of every cell of a sweep.
 
     `summaries` has a row per run. Its column `time_to_target`, if present, is null for runs that did not
     reach the target accuracy.
     """
 
-    def __init__(self, summaries: pl.DataFrame, labels: list[str], target: float | None = None) -> None:
+    def __init__(
+        self,
+        summaries: pl.DataFrame,
+        labels: list[str],
+        target: float | None = None,
+        metrics: Sequence[str] = (),
+    ) -> None:
         self.labels, self.target = labels, target
+        self.metrics = [name for name in metrics if f"test_{name}" in summaries.columns]
         self.metric = "accuracy" if summaries["value"].is_not_null().any() else "loss"
         if self.metric == "loss":
             summaries = summaries.with_columns(value="test_loss")
@@ -47,6 +55,7 @@ class SweepTable:
         validation = f"validation_{self.metric}"
         if validation in runs.columns:
             row[validation] = whole[validation].mean()
+        row |= {f"test_{name}": whole[f"test_{name}"].mean() for name in self.metrics}
         row |= {name: whole[name].mean() for name in ("mean_staleness", self.seconds)}
         if self.target is not None:
             reached = runs["time_to_target"].drop_nulls()
@@ -59,13 +68,14 @@ class SweepTable:
         validation = f"validation_{self.metric}" in self.table.columns
         columns = [*self.labels, f"test {self.metric}{unit}"]
         columns += [f"validation {self.metric}{unit}"] if validation else []
-        columns += ["seeds", "staleness", "time (s)"]
+        columns += [*self.metrics, "seeds", "staleness", "time (s)"]
         columns += [f"time to {self.target:g} % (s)"] if self.target is not None else []
         rows = []
         for row in self.table.iter_rows(named=True):
             cells = ["–" if row[label] is None else str(row[label]) for label in self.labels]
             cells.append(format_metric(row, f"test_{self.metric}", digits))
             cells += [format_or_dash(row[f"validation_{self.metric}"], digits)] if validation else []
+            cells += [format_or_dash(row[f"test_{name}"], ".4g") for name in self.metrics]
             cells += [str(row["seeds"]), format_or_dash(row["mean_staleness"], ".2f")]
             cells.append(format_or_dash(row[self.seconds], ",.1f"))
             if self.target is not None:

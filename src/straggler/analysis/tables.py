@@ -17,6 +17,12 @@ LONGEST_WORD = 16  # letters; longer words, such as ids and paths, may be broken
 COLUMN_GAP = 3  # letters
 LONGEST_NAME = 40  # letters of a first column that is never wrapped
 BARS = " ▁▂▃▄▅▆▇█"
+CONTROLS = dict.fromkeys({*range(32), *range(127, 160)} - {ord("\t"), ord("\n")}, "\N{REPLACEMENT CHARACTER}")
+
+
+def strip_controls(text: str) -> str:
+    """Replace control characters: a terminal obeys them, and the text may be a stranger's."""
+    return text.translate(CONTROLS)
 
 
 def format_number(value: object, digits: int = 2, unit: str = "") -> str:
@@ -36,6 +42,7 @@ def build_table(
     """Return a table for the terminal; columns after the first are justified as asked."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.show_header = any(columns)
+    columns, rows = [*map(strip_controls, columns)], [[*map(strip_controls, row)] for row in rows]
     cells = [[row[position] for row in rows] for position in range(len(columns))]
     words = [
         [len(word) for text in (column, *below) for word in text.split()]
@@ -76,8 +83,8 @@ def describe_record(record: Record) -> Group:
     if record.status == "lost":
         parts.append(Text("The process has exited. `straggler resume` continues the run.", style="red"))
     if facts.get("error"):
-        parts.append(Text(str(facts["error"]), style="red"))
-    parts.append(Text("\n" + record.text.rstrip()))
+        parts.append(Text(strip_controls(str(facts["error"])), style="red"))
+    parts.append(Text("\n" + strip_controls(record.text.rstrip())))
     single = {key: value for key, value in facts.items() if not isinstance(value, dict | list | None)}
     rows = [[key, format_number(value, 4)] for key, value in single.items()]
     parts.append(build_table("\nsummary", ["", ""], rows))
@@ -86,7 +93,7 @@ def describe_record(record: Record) -> Group:
     if len(record.arrivals):
         parts.append(Text("\nstaleness (share of arrivals)", style="bold"))
         parts.append(format_staleness_bars(record.arrivals))
-    if "classes" in facts:
+    if isinstance(facts.get("classes"), dict):
         parts.append(build_class_table(facts["classes"]))
     return Group(*parts)
 

@@ -13,6 +13,8 @@ import typer
 from pydantic import ValidationError
 
 from straggler.cli.app import describe_usage_error, exit_with_error, out
+from straggler.cli.completion import find_requested_command
+from straggler.cli.resources import explain_resource_error
 from straggler.config.registry import explain_validation_error
 from straggler.record import StragglerVersionWarning
 
@@ -41,6 +43,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Show": {
         "list": ("catalogue:list_", "List methods, policies, models, data sets and other choices."),
         "show": ("catalogue:show", "Show the settings and results of a run."),
+        "doctor": ("doctor:doctor", "Check versions, cores, memory, devices, data cache, Ray and limits."),
         "data": ("catalogue:data", "Show which data sets are cached, and download data sets."),
         "cite": ("catalogue:cite", "Print the BibTeX entry of a method's paper."),
         "schema": ("catalogue:schema", "Print the settings of an experiment as JSON schema or Markdown."),
@@ -59,7 +62,6 @@ def build_app(requested: str = "", load_all: bool = False) -> typer.Typer:
         "--delay 'constant(4, workers=[0])'[/bold]",
         rich_markup_mode="rich",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
     app.callback()(handle_global_options)
@@ -98,17 +100,29 @@ def handle_global_options(
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 success, 1 a run failed, 2 invalid input, 130 Ctrl-C."""
+    """Run the command line.
+
+    Exit codes: 0 success, 1 a run failed, 2 invalid input, 75 a Ray cluster is gone, 130 Ctrl-C.
+    """
     warnings.filterwarnings("ignore", category=StragglerVersionWarning)  # the progress line says it too
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C, before and after training too
+    for name in ("SIGTERM", "SIGHUP"):  # like Ctrl-C, before and after training too
+        number = getattr(signal, name, None)  # Windows has no SIGHUP, and `nohup` ignores it
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     try:
-        app = build_app(sys.argv[1] if len(sys.argv) > 1 else "")
-        sys.exit(app(prog_name="straggler", standalone_mode=False) or 0)  # typer.Exit(code) returns the code
+        app = build_app(sys.argv[1] if len(sys.argv) > 1 else find_requested_command())
+        code = app(prog_name="straggler", standalone_mode=False) or 0  # typer.Exit(code) returns the code
+        if code == 130:  # typer catches Ctrl-C that no command did
+            exit_with_error("interrupted", code=code)
+        sys.exit(code)
     except typer.TyperException as error:
         exit_with_error(describe_usage_error(error), code=2)
     except ValidationError as error:
         exit_with_error(explain_validation_error(error, {}), code=2)
     except Exception as error:
+        if (lacking := explain_resource_error(error)) is not None:
+            remedy = "The same command resumes the run from its last checkpoint"
+            exit_with_error(f"the run failed: {lacking}. {remedy}.", code=1)
         code = getattr(error, "exit_code", None)  # set on the errors that this project raises on purpose
         if code is not None:
             exit_with_error(str(error) if code == 2 else f"the run failed: {error}", code=code)

@@ -101,7 +101,7 @@ def speedup(
         frame = measure_speedups(chosen, laws, more, sizes, iterations, seeds, unit, bar.advance)
     print_speedups(frame, iterations, repetitions)
     for file in files or []:
-        if file.suffix in FORMATS:
+        if file.suffix.lower() in FORMATS:
             write_figure(build_speedup_figure(frame), file)
         else:
             write_table(frame, file)
@@ -181,4 +181,4 @@ def write_table(frame: pl.DataFrame, file: Path) -> None:
     """Write a table as CSV or Parquet; if that fails, the file stays as it was."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with replace_atomically(file) as temporary:
-        frame.write_csv(temporary) if file.suffix == ".csv" else frame.write_parquet(temporary)
+        frame.write_csv(temporary) if file.suffix.lower() == ".csv" else frame.write_parquet(temporary)

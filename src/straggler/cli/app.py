@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
+from straggler.analysis.tables import strip_controls
 from straggler.config.registry import InputError
-from straggler.record import Record
+from straggler.record import Record, has_file
 
 # No markup: a path may contain brackets, which rich would interpret.
 out, err = Console(highlight=False, markup=False), Console(stderr=True, highlight=False, markup=False)
@@ -41,12 +42,12 @@ def find_runs(runs: Sequence[str], folder: Path) -> list[Record]:
 def is_other_folder(path: Path) -> bool:
     """Return whether a path exists and is not a run."""
     exists = path.exists() or path.is_symlink()  # a broken link counts too
-    return exists and not (path / "experiment.toml").is_file()
+    return exists and not has_file(path / "experiment.toml")
 
 
 def check_suffix(file: Path, allowed: tuple[str, ...]) -> None:
     """Raise if a file's name does not end with one of these suffixes."""
-    if file.suffix not in allowed:
+    if file.suffix.lower() not in allowed:
         raise InputError(f"--out {file}: the name must end with {', '.join(allowed)}")
 
 
@@ -65,5 +66,5 @@ def describe_usage_error(error: typer.TyperException) -> str:
 
 def exit_with_error(message: str, code: int) -> NoReturn:
     """Print an error in one line and exit."""
-    err.print(Text.assemble(("error:", "red bold"), f" {message}"), soft_wrap=True)
+    err.print(Text.assemble(("error:", "red bold"), f" {strip_controls(message)}"), soft_wrap=True)
     sys.exit(code)

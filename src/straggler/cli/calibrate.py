@@ -9,11 +9,11 @@ import typer
 
 from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
-from straggler.cli.app import find_run, out
+from straggler.cli.app import err, find_run, out
 from straggler.config.custom import list_custom_objects
 from straggler.config.imports import has_import_strings
 from straggler.running.atomic_files import write_text_atomically
-from straggler.timing.calibration import Calibration, calibrate
+from straggler.timing.calibration import FRESH, Calibration, calibrate
 
 BAR_WIDTH = 30  # characters
 Into = Annotated[
@@ -34,7 +34,12 @@ def calibrate_(
     print_job_parts(found.parts)
     print_prediction(found)
     print_staleness(found.staleness)
+    print_workers(found.workers)
+    for warning in found.warnings:
+        err.print(f"Warning: {warning}", soft_wrap=True)
     out.print(f"compute = {found.experiment.compute}", soft_wrap=True)
+    if found.experiment.cores is not None:
+        out.print(f"  cores = {found.experiment.cores}", soft_wrap=True)
     for law in found.experiment.delay:
         out.print(f"  delay = {law}", soft_wrap=True)
     if custom := list_custom_objects(record.settings):
@@ -62,11 +67,24 @@ def print_prediction(found: Calibration) -> None:
     rows = []
     for name, measured in found.measured.items():
         predicted = found.predicted[name]
+        if name == FRESH:
+            difference = f"{100 * (predicted - measured):+.1f} points"
+            rows.append([name, f"{100 * measured:.1f} %", f"{100 * predicted:.1f} %", difference])
+            continue
         difference = f"{100 * (predicted / measured - 1):+.1f} %" if measured else "–"
         rows.append([name, format_number(measured), format_number(predicted), difference])
-    out.print(
-        build_table("Prediction of the fitted simulation", ["", "measured", "predicted", "difference"], rows)
-    )
+    title = "The second half of the run, predicted from the first"
+    out.print(build_table(title, ["", "measured", "predicted", "difference"], rows))
+
+
+def print_workers(workers: pl.DataFrame) -> None:
+    """Print each worker's share of the gradients, and the share of time in which it has a job."""
+    columns = ["gradients", "gradients predicted", "utilisation", "utilisation predicted"]
+    rows = [
+        [str(row["worker"]), *(f"{100 * row[name]:.1f} %" for name in columns)]
+        for row in workers.iter_rows(named=True)
+    ]
+    out.print(build_table("Workers", ["worker", *columns], rows))
 
 
 def print_staleness(staleness: pl.DataFrame) -> None:

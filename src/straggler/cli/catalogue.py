@@ -4,19 +4,29 @@ import json
 from pathlib import Path
 from typing import Annotated
 
+import polars as pl
 import typer
 
 from straggler.algorithms.methods import METHODS
 from straggler.analysis.tables import build_table, describe_record, format_number
 from straggler.cli import options
 from straggler.cli.app import err, find_run, out
+from straggler.cli.completion import complete_catalogue, complete_entry
 from straggler.config.listing import read_listing
-from straggler.config.registry import InputError, suggest_name
+from straggler.config.registry import InputError, parse_entry, suggest_name
 
-CATALOGUES = "methods, policies, corrections, optimizers, schedules, delays, partitions, models, datasets"
+CATALOGUES = (
+    "methods, work, channels, policies, corrections, aggregations, optimizers, schedules, delays, links, "
+    "churn, cores, partitions, models, datasets, metrics"
+)
 
 
-def list_(what: Annotated[str | None, typer.Argument(metavar="CATALOGUE", help=CATALOGUES)] = None) -> None:
+def list_(
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="CATALOGUE", help=CATALOGUES, autocompletion=complete_catalogue),
+    ] = None,
+) -> None:
     """List the available components, models and data sets, with their settings and defaults.
 
     Custom classes need no registration: pass an import string such as ./file.py:Name(key=value).
@@ -31,7 +41,14 @@ def list_(what: Annotated[str | None, typer.Argument(metavar="CATALOGUE", help=C
 
 
 def cite(
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="A name from `straggler list methods`.")],
+    method: Annotated[
+        str,
+        typer.Argument(
+            metavar="METHOD",
+            help="A name from `straggler list methods`.",
+            autocompletion=complete_entry("methods"),
+        ),
+    ],
 ) -> None:
     """Print the BibTeX entry of a method's paper."""
     if method not in METHODS:
@@ -42,7 +59,11 @@ def cite(
 def data(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME…", help="Data sets to download if they are not cached."),
+        typer.Argument(
+            metavar="NAME…",
+            help="Data sets to download if they are not cached.",
+            autocompletion=complete_entry("datasets"),
+        ),
     ] = None,
     folder: Annotated[Path | None, typer.Option("--data", help="A folder with the data files.")] = None,
 ) -> None:
@@ -51,10 +72,12 @@ def data(
     from straggler.running.progress import ProgressBar
 
     for name in names or []:
-        if name not in DATASETS:
-            raise InputError(f"Unknown data set {name!r}. {suggest_name(name, DATASETS)}")
+        try:
+            dataset = parse_entry(name, DATASETS)
+        except ValueError as error:
+            raise InputError(str(error)) from None
         with ProgressBar(err, name) as bar:
-            DATASETS[name]().load(folder, bar.say)
+            dataset.load(folder, bar.say)
     rows = [
         [
             row.name,
@@ -62,16 +85,24 @@ def data(
             f"{format_number(row.train)} + {format_number(row.test)}" if row.present else "–",
             f"{row.size / 1e6:.1f} MB" if row.present else "–",
             row.source or "–",
+            row.license or "–",
             str(row.path) if row.present and row.path else "–",
         ]
         for row in (list_statuses(names) if names else list_statuses())
     ]
-    out.print(build_table("data sets", ["name", "cached", "train + test", "size", "source", "folder"], rows))
+    columns = ["name", "cached", "train + test", "size", "source", "license", "folder"]
+    out.print(build_table("data sets", columns, rows))
 
 
 def show(run: options.Run, out_folder: options.Records = Path("runs")) -> None:
     """Show a run: settings, summary, curve, staleness and classes."""
-    out.print(describe_record(find_run(run, out_folder)))
+    record = find_run(run, out_folder)
+    try:
+        description = describe_record(record)
+    except (TypeError, KeyError, AttributeError, ArithmeticError, pl.exceptions.PolarsError) as error:
+        reason = f"{type(error).__name__}: {str(error)[:100]}"
+        raise InputError(f"{record.path} has values that no run writes ({reason}). Run it again") from None
+    out.print(description)
 
 
 def schema(

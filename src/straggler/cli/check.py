@@ -14,7 +14,8 @@ Kind = Annotated[
     str | None,
     typer.Option(
         "--as",
-        help="Its kind: policy, correction, optimizer, delay, compute, partition, model, dataset or loss.",
+        help="Its kind: policy, correction, optimizer, work, channel, aggregation, delay, compute, "
+        "partition, model, dataset or loss.",
         show_default="found from its class",
     ),
 ]

@@ -53,7 +53,7 @@ def landscape(
         found = compute_landscape(records, grid, samples or None, margin, jobs, data, bar.say, bar.advance)
     print_losses(found)
     for file in targets:
-        page = file.suffix == ".html"
+        page = file.suffix.lower() == ".html"
         spec = build_landscape_figure(
             found.points, found.plane.explained, found.samples, "both" if page else view
         )

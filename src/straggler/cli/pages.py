@@ -1,19 +1,25 @@
 """The commands that show records: report and serve."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from straggler.analysis.tables import strip_controls
 from straggler.cli.app import err, find_run, is_other_folder, out
+from straggler.cli.completion import complete_run
 from straggler.cli.options import RunsFolder
 from straggler.config.registry import InputError
 
+MAX_TOKEN_LENGTH = 4096
 Items = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN|STUDY…",
         help="Folders of runs, beginnings of run ids, or folders of studies (results/NAME).",
+        autocompletion=complete_run,
     ),
 ]
 OutFile = Annotated[
@@ -41,7 +47,7 @@ def report(
     from straggler.web.study_page import is_study_folder
 
     def warn(line: str) -> None:
-        err.print(f"left out: {line}", markup=False, soft_wrap=True)
+        err.print(f"left out: {strip_controls(line)}", markup=False, soft_wrap=True)
 
     def is_ignored(item: str) -> bool:
         return is_other_folder(Path(item)) and not is_study_folder(Path(item))
@@ -75,7 +81,14 @@ def serve(
         str, typer.Option(help="Address to listen on; one that other machines can reach requires --token.")
     ] = "127.0.0.1",
     token: Annotated[
-        str | None, typer.Option(help="Access token that visitors must enter (at least 8 characters).")
+        str | None,
+        typer.Option(
+            help="Access token that visitors must enter (at least 8 characters). Other users of this machine "
+            "can see it in the list of processes: prefer STRAGGLER_TOKEN in the environment, or --token-file."
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="A file whose first line is the access token.")
     ] = None,
 ) -> None:
     """Show runs live in a browser: watch and compare them, and try out clusters in the playground.
@@ -85,4 +98,29 @@ def serve(
     """
     from straggler.web.server import run_server
 
-    run_server(runs, results, host, port, token, lambda url: out.print(f"open {url}", soft_wrap=True))
+    secret = read_token(token, token_file)
+    shows_token = token is not None  # otherwise it is not printed either, because logs keep what is printed
+
+    def show_address(url: str) -> None:
+        out.print(f"open {url}", soft_wrap=True)
+
+    try:
+        run_server(runs, results, host, port, secret, show_address, shows_token)
+    except KeyboardInterrupt:  # the usual end of a server is no error
+        sys.exit(130)
+
+
+def read_token(token: str | None, file: Path | None) -> str | None:
+    """Return the access token from the option, the file or the environment; None if there is none."""
+    from_environment = os.environ.pop("STRAGGLER_TOKEN", None)  # runs that a page starts do not inherit it
+    if token is not None and file is not None:
+        raise InputError("--token and --token-file are both set. Remove one.")
+    if file is None:
+        return from_environment if token is None else token
+    try:
+        with file.open() as lines:
+            return lines.readline(MAX_TOKEN_LENGTH).rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise InputError(
+            f"--token-file {file} is not a text file. Write the token into its first line."
+        ) from None

@@ -18,7 +18,8 @@ def plot(
         str,
         typer.Argument(
             metavar="KIND",
-            help="\n\n".join(f"[bold]{name}[/bold]: {kind.summary}." for name, kind in KINDS.items()),
+            help="\n\n".join(f"[bold]{name}[/bold]: {kind.summary}." for name, kind in KINDS.items())
+            + "\n\nOr the name of a metric that the runs have, such as [bold]perplexity[/bold].",
         ),
     ],
     runs: options.Runs,
@@ -45,8 +46,7 @@ def plot(
     Curves of thousands of arrivals show means, and timelines show the beginning of a run.
     """
     target = file or Path(f"{kind}.png")
-    if kind in KINDS:  # otherwise the message names the kinds
-        check_suffix(target, FORMATS)
+    check_suffix(target, FORMATS)
     sweeps = [run for run in runs if (Path(run) / "summaries.parquet").is_file()]
     others = [run for run in runs if run not in sweeps]
     records = find_records(list(sweeps), folder) + (find_runs(others, folder) if others else [])

@@ -77,6 +77,7 @@ def study(
     results: Results = None,
     runs: Runs = Path("runs"),
     data: options.Data = None,
+    device: options.Device = "cpu",
 ) -> None:
     """Run a source's experiments, compare its numbers with ours, and judge its claims.
 
@@ -100,7 +101,7 @@ def study(
     failed = 0
     if not draw_only:
         count = seeds or (1 if quick else chosen.seeds)
-        with open_pool(on, address, cores, runs, data) as pool:
+        with open_pool(on, address, cores, runs, data, device) as pool:
             plan = plan_sweep(title, cells, range(count), pool, folder)
             failed = run_or_describe_plan(plan, dry_run)
     if chosen.after_runs and not (draw_only or dry_run or quick):

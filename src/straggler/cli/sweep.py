@@ -51,6 +51,7 @@ def sweep(
     results: Results = None,
     runs: Runs = Path("runs"),
     data: options.Data = None,
+    device: options.Device = "cpu",
     trust: options.Trust = False,
 ) -> None:
     """Run every combination of the values in a file, with several seeds. Identical runs are cached.
@@ -68,6 +69,7 @@ def sweep(
             on=on,
             address=address,
             data=data,
+            device=device,
             target=target,
             trust=trust,
             dry_run=dry_run,

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from straggler.analysis.figures.curves import list_metrics
 from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
 from straggler.cli.app import err, exit_with_error, find_run, out
@@ -17,6 +18,7 @@ from straggler.config.registry import InputError
 from straggler.config.settings import override_settings
 from straggler.experiment import Experiment
 from straggler.record import Record
+from straggler.running.loggers import parse_logger
 from straggler.running.progress import ProgressBar
 from straggler.running.replay import replay as replay_record
 
@@ -34,8 +36,14 @@ def run(
     jobs: options.Jobs = None,
     data: options.Data = None,
     worker_timeout: options.WorkerTimeout = 60.0,
+    max_failures: options.MaxFailures = None,
+    supervise: options.Supervise = False,
     address: options.Address = None,
     worker_resources: options.WorkerResources = None,
+    logger: options.Loggers = None,
+    device: options.Device = "cpu",
+    deterministic: options.Deterministic = False,
+    loader_workers: options.LoaderWorkers = 0,
     **settings: Any,
 ) -> None:
     """Train one experiment and record it.
@@ -57,8 +65,13 @@ def run(
         data=data,
         checkpoint_every=checkpoint_every,
         worker_timeout=worker_timeout,
+        max_failures=max_failures,
         address=address,
         worker_resources=parse_resources(worker_resources),
+        callbacks=[parse_logger(text) for text in logger or []],
+        device=device,
+        deterministic=deterministic,
+        loader_workers=loader_workers,
     )
 
 
@@ -89,9 +102,12 @@ def show_result(record: Record) -> None:
         ["test accuracy", format_number(summary["test_accuracy"], unit=" %")],
         ["train accuracy", format_number(summary["train_accuracy"], unit=" %")],
         ["test loss", format_number(summary["test_loss"], 4)],
+        *([m, format_number(summary.get(f"test_{m}"), 4)] for m in list_metrics([record])),
         ["updates", format_number(summary["updates"])],
+        *([["ended by", summary["stopped_by"]]] if record.settings.get("until") else []),
         ["epochs", format_number(summary["epochs"])],
         ["mean staleness", format_number(summary["mean_staleness"])],
+        ["traffic", f"{summary['bytes_up'] / 1e6:,.1f} MB up, {summary['bytes_down'] / 1e6:,.1f} MB down"],
         [clock, format_number(summary["seconds"], 1, " s")],
         ["time on this machine", format_number(summary["host_seconds"], 1, " s")],
     ]
@@ -140,8 +156,14 @@ def resume(
     jobs: options.Jobs = None,
     data: options.Data = None,
     worker_timeout: options.WorkerTimeout = 60.0,
+    max_failures: options.MaxFailures = None,
+    supervise: options.Supervise = False,
     address: options.Address = None,
     worker_resources: options.WorkerResources = None,
+    logger: options.Loggers = None,
+    device: options.Device = "cpu",
+    deterministic: options.Deterministic = False,
+    loader_workers: options.LoaderWorkers = 0,
 ) -> None:
     """Resume an interrupted or killed run from its checkpoint; in virtual time the result is identical."""
     record = find_run(run, out_folder)
@@ -159,8 +181,13 @@ def resume(
         data=data,
         checkpoint_every=checkpoint_every,
         worker_timeout=worker_timeout,
+        max_failures=max_failures,
         address=address,
         worker_resources=parse_resources(worker_resources),
+        callbacks=[parse_logger(text) for text in logger or []],
+        device=device,
+        deterministic=deterministic,
+        loader_workers=loader_workers,
     )
 
 
@@ -169,10 +196,11 @@ def replay(
     out_folder: options.Records = Path("runs"),
     trust: options.Trust = False,
     data: options.Data = None,
+    device: options.Device = "cpu",
 ) -> None:
     """Execute a run's order of arrivals again, real or simulated, and compare the weights bit by bit."""
     record = find_run(run, out_folder)
-    result = replay_record(record, data=data, trust=trust)
+    result = replay_record(record, data=data, trust=trust, device=device)
     out.print(f"replayed {result.replayed}\nrecorded {result.recorded}", soft_wrap=True)
     if not result.matches:
         exit_with_error("the weights differ: other code, another torch version or another machine", code=1)

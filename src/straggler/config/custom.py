@@ -16,6 +16,7 @@ from straggler.config.registry import (
     CatalogueEntry,
     InputError,
     build_entry,
+    format_value,
     is_custom,
     parse_call,
     parse_entry,
@@ -24,6 +25,8 @@ from straggler.config.registry import (
 from straggler.core.randomness import preserve_global_generators, seed_global_generators
 from straggler.problems.custom_data import CustomData
 from straggler.problems.datasets import DataSet
+from straggler.problems.losses import LOSSES
+from straggler.problems.metrics import METRICS, Metric
 from straggler.problems.models import MODELS, Model
 
 
@@ -63,6 +66,61 @@ class CustomLoss:
         return fingerprint(self.function)
 
 
+class CustomMetric(Metric):
+    """A function of (outputs, targets) as a metric."""
+
+    function: Callable[[Any, Any], Any]
+    text: str = ""  # the import string; empty for a Python object
+
+    def __str__(self) -> str:
+        return self.text or mark_as_custom(self.label, self.function)
+
+    @property
+    def label(self) -> str:
+        function, arguments = self.function, ""
+        if isinstance(function, partial):
+            values = [*map(format_value, function.args)]
+            values += [f"{key}={format_value(value)}" for key, value in function.keywords.items()]
+            function, arguments = function.func, f"({', '.join(values)})"
+        return getattr(function, "__qualname__", type(function).__qualname__).split(".")[-1] + arguments
+
+    def identity(self) -> str:
+        """Return the name and a fingerprint of the function's code and values."""
+        return mark_as_custom(self.label, self.function)
+
+    def compute(self, outputs: Any, targets: Any) -> Any:
+        return self.function(outputs, targets)
+
+
+def parse_metrics(value: Any) -> list[Metric]:
+    """Return the metrics that one value or a list of values stands for."""
+    metrics = [parse_metric(each) for each in (value if isinstance(value, list | tuple) else [value])]
+    names = [metric.label for metric in metrics]
+    for name in names:
+        if names.count(name) > 1 or name in ("loss", "accuracy"):
+            raise ValueError(f"the name {name!r} is in use. Every metric needs a name of its own; rename it")
+    return metrics
+
+
+def parse_metric(value: Any) -> Metric:
+    """Return the metric that a text, a function, or an entry of METRICS stands for."""
+    if isinstance(value, str) and is_import_string(value):
+        name, positional, settings = parse_call(value)
+        target = import_object(name)
+        if isinstance(target, type) and issubclass(target, Metric):
+            return build_entry(target, positional, settings)
+        if not callable(target):
+            raise ValueError(f"{value} must be a function of (outputs, targets)")
+        if isinstance(target, type):
+            return CustomMetric(function=target(*positional, **settings), text=value)
+        bound = partial(target, *positional, **settings) if positional or settings else target
+        return CustomMetric(function=bound, text=value)
+    is_entry = isinstance(value, str | dict | Metric) or (
+        isinstance(value, type) and issubclass(value, Metric)
+    )
+    return CustomMetric(function=value) if callable(value) and not is_entry else parse_entry(value, METRICS)
+
+
 def parse_model(value: Any) -> Model | CustomModel:
     """Return the model that a text, a table, a module or a function that returns a module stands for."""
     if isinstance(value, CustomModel):
@@ -100,8 +158,8 @@ def parse_loss(value: Any) -> CustomLoss | None:
     name, positional, settings = parse_call(value)
     if is_import_string(name):
         target = import_object(name)
-    elif not callable(target := getattr(F, name, None)):
-        names = [known for known in vars(F) if "loss" in known and not known.startswith("_")]
+    elif not callable(target := LOSSES.get(name) or getattr(F, name, None)):
+        names = [*LOSSES, *(known for known in vars(F) if "loss" in known and not known.startswith("_"))]
         raise ValueError(f"torch.nn.functional has no loss {name!r}. {suggest_name(name, names)}")
     if isinstance(target, type):
         return CustomLoss(target(*positional, **settings), value)

@@ -37,7 +37,11 @@ def is_import_string(text: object) -> bool:
 
 def has_import_strings(settings: Mapping[str, Any]) -> bool:
     """Return whether a setting, or an element of a list, is an import string."""
-    items = (item for value in settings.values() for item in (value if isinstance(value, list) else [value]))
+    items = (
+        item
+        for value in settings.values()
+        for item in (value if isinstance(value, list | tuple) else [value])
+    )
     return any(map(is_import_string, items))
 
 

@@ -29,27 +29,34 @@ def read_listing() -> Listing:
 
 def build_listing() -> Listing:
     """Return the built-in entries of all catalogues; this imports all of them."""
+    from straggler.algorithms.aggregations import AGGREGATIONS
+    from straggler.algorithms.channels import CHANNELS
     from straggler.algorithms.corrections import CORRECTIONS
     from straggler.algorithms.methods import METHODS
     from straggler.algorithms.optimizers import OPTIMIZERS
     from straggler.algorithms.policies import POLICIES
     from straggler.algorithms.schedules import available_schedules
+    from straggler.algorithms.work import WORK
     from straggler.config.settings import PROBLEM_DATA
+    from straggler.problems.metrics import METRICS
     from straggler.problems.models import MODELS
     from straggler.problems.partitions import PARTITIONS
     from straggler.timing import DELAYS
+    from straggler.timing.churn import CHURN
+    from straggler.timing.cores import CORES
+    from straggler.timing.links import LINKS
 
-    methods = [
-        [name, f"{m.policy} × {m.correction} × {m.optimizer}", m.summary, m.citation]
-        for name, m in METHODS.items()
-    ]
+    methods = [[name, m.stages, m.summary, m.citation] for name, m in METHODS.items()]
     schedules = [
         [name, entry.__name__.replace("<lambda>", "none")] for name, entry in available_schedules().items()
     ]
-    catalogues = (POLICIES, CORRECTIONS, OPTIMIZERS, DELAYS, PARTITIONS, MODELS, PROBLEM_DATA)
+    catalogues = (
+        *(WORK, CHANNELS, POLICIES, CORRECTIONS, AGGREGATIONS, OPTIMIZERS),
+        *(DELAYS, LINKS, CHURN, CORES, PARTITIONS, MODELS, PROBLEM_DATA, METRICS),
+    )
     listing: Listing = {
         "methods": {
-            "columns": ["method", "policy × correction × optimizer", "what it does", "paper"],
+            "columns": ["method", "stages", "what it does", "paper"],
             "rows": methods,
         },
         "schedules": {"columns": ["schedule", "torch.optim.lr_scheduler"], "rows": schedules},
@@ -76,7 +83,7 @@ def format_settings(entry: Any) -> str:
     from straggler.config.registry import format_value
 
     return ", ".join(
-        key if field.is_required() else f"{key}={format_value(field.get_default())}"
+        key if field.is_required() else f"{key}={format_value(field.get_default(call_default_factory=True))}"
         for key, field in entry.model_fields.items()
     )
 

@@ -37,7 +37,8 @@ class CatalogueEntry(BaseModel):
 
     def __str__(self) -> str:
         fields = type(self).model_fields
-        changed = [key for key in fields if is_different(getattr(self, key), fields[key].get_default())]
+        defaults = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
+        changed = [key for key in fields if is_different(getattr(self, key), defaults[key])]
         return self.format_with(changed, IMPORTED.get(type(self), self.name))
 
     @property
@@ -214,7 +215,10 @@ def format_value(value: Any) -> str:
     if isinstance(value, str):
         is_word = value.isascii() and value.isidentifier() and not keyword.iskeyword(value)
         return value if is_word and value not in WORDS else repr(value)
-    return str(value) if isinstance(value, CatalogueEntry) else repr(value)
+    if isinstance(value, CatalogueEntry):
+        value = str(value)  # an entry in an entry is quoted: local(optimizer='sgd(momentum=0.9)')
+        return value if value.isidentifier() else repr(value)
+    return repr(value)
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:

@@ -9,10 +9,13 @@ import torch
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic.fields import FieldInfo
 
+from straggler.algorithms.aggregations import AGGREGATIONS, Sum
+from straggler.algorithms.channels import CHANNELS
 from straggler.algorithms.corrections import parse_correction
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS, coerce_optimizer, optimizer_from_torch
 from straggler.algorithms.policies import POLICIES
+from straggler.algorithms.work import WORK
 from straggler.config.custom import format_component, parse_custom_data
 from straggler.config.imports import IMPORTED, import_object, is_import_string
 from straggler.config.registry import (
@@ -23,17 +26,18 @@ from straggler.config.registry import (
     parse_call,
     parse_entry,
 )
-from straggler.core import Optimizer
+from straggler.core import Aggregation, Optimizer, Policy
 from straggler.engines import is_virtual_engine
 from straggler.problems.custom_data import CustomData
 from straggler.problems.datasets import DATASETS, DataSet
 from straggler.problems.quadratic import QuadraticData
 from straggler.timing import Law
+from straggler.timing.cores import CORES
+from straggler.timing.links import LINKS
 
 BUDGETS = ("epochs", "updates", "gradients", "seconds")
-COMPONENTS = ("policy", "correction", "optimizer")
+COMPONENTS = ("work", "channel", "policy", "correction", "aggregation", "optimizer")
 OPTIMIZER_SHORTCUTS = ("momentum", "nesterov", "weight_decay")  # settings that have keys of their own
-MAX_WORKERS = 1_000_000
 PROBLEM_DATA: Catalogue[Any] = Catalogue(
     "data set",
     "datasets",
@@ -63,6 +67,18 @@ def parse_dataset(value: Any) -> Any:
     if isinstance(value, str | dict | CatalogueEntry):
         return parse_entry(value, PROBLEM_DATA)
     return CustomData(value if isinstance(value, tuple | list) else (value,))
+
+
+def parse_server_link(value: Any) -> Any:
+    """Return the server's link."""
+    return None if value is None else parse_entry(value, LINKS)
+
+
+def parse_cores(value: Any) -> Any:
+    """Return the shared cores that a value stands for; a number is their count."""
+    if isinstance(value, int) or (isinstance(value, str) and value.strip().isdigit()):
+        value = f"cores({value})"
+    return None if value is None else parse_entry(value, CORES)
 
 
 def parse_workers(workers: Any) -> dict[str, Any]:
@@ -176,12 +192,15 @@ def remove_keys(settings: dict[str, Any], keys: Iterable[str]) -> None:
 
 @cache
 def parse_method(name: str) -> dict[str, Any]:
-    """Return the policy, correction and optimizer of a method."""
+    """Return the components of a method."""
     method = METHODS[name]
     return {
         "policy": parse_entry(method.policy, POLICIES),
         "correction": parse_correction(method.correction),
         "optimizer": parse_entry(method.optimizer, OPTIMIZERS),
+        "work": parse_entry(method.work, WORK),
+        "channel": parse_entry(method.channel, CHANNELS),
+        "aggregation": parse_entry(method.aggregation, AGGREGATIONS),
     }
 
 
@@ -190,12 +209,45 @@ def find_method(components: Mapping[str, Any]) -> str | None:
     optimizer = components["optimizer"]
     for name in METHODS:
         row = parse_method(name)
-        same = all(str(row[key]) == str(components[key]) for key in ("policy", "correction"))
+        same = all(str(row[key]) == str(components[key]) for key in COMPONENTS if key != "optimizer")
         same_optimizer = type(row["optimizer"]) is type(optimizer)
-        same_nesterov = getattr(row["optimizer"], "nesterov", None) == getattr(optimizer, "nesterov", None)
-        if same and same_optimizer and same_nesterov and not METHODS[name].single:
+        same_variant = all(
+            getattr(row["optimizer"], key, None) == getattr(optimizer, key, None)
+            for key in ("nesterov", "rule")
+        )
+        if same and same_optimizer and same_variant and not METHODS[name].single:
             return name
     return None
+
+
+def parse_channel(value: Any) -> Any:
+    """Return the channel that a value stands for; explain why a channel without loss has no feedback."""
+    if isinstance(value, str) and re.match(r"\s*(exact|bf16|fp16)\b.*feedback", value):
+        raise ValueError(
+            f"{value}: feedback returns what a lossy encoding left out. "
+            f"Remove it, or use top-k, random-k, qsgd, sign or powersgd."
+        )
+    return parse_entry(value, CHANNELS)
+
+
+BALANCED = re.compile(r"\s*balanced\(\s*(\d+)\s*\)\s*")
+
+
+def parse_batch_size(value: Any) -> Any:
+    """Return a batch size, a list of batch sizes, or the text `balanced(64)`."""
+    if isinstance(value, str) and BALANCED.fullmatch(value) is None:
+        numbers = [int(number) for number in re.findall(r"\d+", value)]
+        if not numbers or re.fullmatch(r"[\d\s,\[\]]+", value) is None:
+            raise ValueError(
+                f"{value!r} must be a number, a list with one number per worker, or balanced(mean)."
+            )
+        value = numbers if len(numbers) > 1 else numbers[0]
+    sizes = value if isinstance(value, list | tuple) else [value]
+    if isinstance(value, str) and (match := BALANCED.fullmatch(value)):
+        sizes = [int(match[1])]
+    if any(isinstance(size, int) and size < 1 for size in sizes):
+        raise ValueError(f"must be at least 1, got {value}")
+    return value
 
 
 def check_engine_delays(engine: str, delays: Sequence[Law]) -> None:
@@ -208,12 +260,43 @@ def check_engine_delays(engine: str, delays: Sequence[Law]) -> None:
             )
 
 
+def check_virtual_keys(engine: str, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError if links, churn or cores are simulated but the engine runs in real time."""
+    for key in ("link", "server_link", "churn", "cores"):
+        if settings[key] and not is_virtual_engine(engine):
+            value = settings[key]
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            raise ValueError(
+                f"{key}={text} is simulated, so it requires engine='simulator'. "
+                f"Real connections and machines have their own."
+            )
+
+
+def choose_aggregation(policy: Policy, aggregation: Aggregation) -> Aggregation:
+    """Return the aggregation that a server uses: that of the policy (`aggregate=sum`), or the setting."""
+    return Sum() if getattr(policy, "aggregate", "mean") == "sum" else aggregation
+
+
+def check_aggregation(policy: Policy, aggregation: Aggregation, optimizer: Optimizer, workers: int) -> None:
+    """Raise ValueError if the aggregation does not fit to the policy or the optimizer."""
+    if getattr(policy, "aggregate", "mean") == "sum" and aggregation.name not in ("mean", "sum"):
+        raise ValueError(f"{policy} adds messages up, but aggregation={aggregation} is set too. Remove one.")
+    wanted = getattr(policy, "aggregation_name", aggregation.name)
+    if wanted != aggregation.name:
+        raise ValueError(f"policy={policy} requires aggregation={wanted!r}, got aggregation={aggregation}.")
+    aggregation.check(policy, optimizer, workers)
+
+
 def check_quadratic(
     dataset: QuadraticData, settings: Mapping[str, Any], fields: Mapping[str, FieldInfo]
 ) -> None:
     """Raise ValueError if a setting that the quadratic problem does not use differs from its default."""
-    for key in ("model", "partition", "validation", "loss"):
+    for law in settings["delay"]:
+        if law.needs_samples:
+            raise ValueError(f"delay={law} depends on the samples, and {dataset.name} has none. Remove it.")
+    unused = ("model", "partition", "validation", "loss", "metrics", "precision", "channels_last", "compile")
+    for key in unused:
         if str(settings[key]) != str(fields[key].get_default()):
-            raise ValueError(
-                f"{key}={settings[key]}: {dataset.name} is a formula and has no {key}. Remove it."
-            )
+            value = settings[key]
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            raise ValueError(f"{key}={text}: {dataset.name} is a formula and has no {key}. Remove it.")

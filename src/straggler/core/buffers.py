@@ -6,6 +6,11 @@ import torch
 from torch import Tensor
 
 
+def widest_type(device: torch.device) -> torch.dtype:
+    """Return the most exact type of a device: Apple's GPUs have no double precision."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 @dataclass
 class BufferAverage:
     """Mean of each active worker's latest buffers; it does not change until an active worker reports."""
@@ -17,7 +22,7 @@ class BufferAverage:
 
     def __post_init__(self) -> None:
         if not self.latest:  # double precision, so that removing a value leaves no rounding error
-            self.total = torch.zeros_like(self.mean, dtype=torch.float64)
+            self.total = torch.zeros_like(self.mean, dtype=widest_type(self.mean.device))
 
     def put(self, worker: int, latest: Tensor) -> Tensor:
         """Replace a worker's buffers and return the new mean."""
@@ -25,7 +30,7 @@ class BufferAverage:
             before = self.latest.get(worker)
             before = torch.zeros_like(latest) if before is None else before
             # unchanged values add nothing, even infinite ones (an attention mask)
-            change = torch.where(latest == before, 0.0, latest.double() - before)
+            change = torch.where(latest == before, 0.0, latest.to(self.total.dtype) - before)
             self.total, self.latest[worker] = self.total + change, latest
             self.mean = (self.total / len(self.latest)).to(latest.dtype)
         return self.mean

@@ -44,7 +44,7 @@ def train(
     engine: Engine,
     budget: Budget,
     observe: Observe,
-    between: Callable[[], None] = lambda: None,  # called between two arrivals, when a checkpoint is possible
+    between: Callable[[], bool] = lambda: False,  # called between two arrivals; True ends the run
 ) -> Diverged | None:
     """Run until the budget is spent. If the server or `observe` raises Diverged, stop and return it."""
     try:
@@ -55,17 +55,20 @@ def train(
 
 
 def process_arrivals(
-    server: Server, engine: Engine, budget: Budget, observe: Observe, between: Callable[[], None]
+    server: Server, engine: Engine, budget: Budget, observe: Observe, between: Callable[[], bool]
 ) -> None:
     """Pass jobs to the engine and arrivals to the server until the budget is spent."""
     jobs = list(server.busy.values()) or server.begin()  # a restored server has jobs in flight
     seconds, shares = budget.seconds, budget.shares
     while not budget.reached(server):
         for job in jobs:
-            engine.submit(job)
+            if engine.submit(job) is False:
+                server.unsent -= 1
+        server.count_sent()
         arrival = engine.next()
         if arrival is None:
-            if server.active:
+            between()  # ends the run if the user stopped it while the engine waited
+            if server.active and engine.now < seconds:
                 raise RuntimeError(f"{server.policy} left all workers idle after {server.k} updates.")
             return
         if arrival.time > seconds:
@@ -80,7 +83,8 @@ def process_arrivals(
                 raise
             observe(arrival, change, 0, before)
             server.ledger.check(server.in_flight)
-            between()
+            if between():
+                return
             continue
         if shares is not None and server.finished[arrival.worker] + 1 >= shares[arrival.worker]:
             server.retire(arrival.worker)
@@ -92,4 +96,5 @@ def process_arrivals(
             raise
         observe(arrival, decision, staleness, before)
         server.ledger.check(len(server.busy) + len(server.aside) + server.held)
-        between()
+        if between():
+            return

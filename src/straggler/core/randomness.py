@@ -4,6 +4,7 @@ import random
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,9 +27,15 @@ def seed_sequence(seed: int, stream: str, worker: int, index: int) -> np.random.
     return np.random.SeedSequence(np.array(numbers, np.uint32) if seed < 2**32 else numbers)
 
 
-def seed_global_generators(seed: int) -> None:
-    """Seed the global generators of torch, random and numpy, which models and transforms may use."""
+def seed_global_generators(seed: int, device: torch.device | None = None) -> None:
+    """Seed the global generators of torch, random and numpy, which models and transforms may use.
+
+    With an accelerator as the device, also seed the generators of its type.
+    """
     torch.default_generator.manual_seed(seed)
+    if device is not None and device.type != "cpu":
+        module: Any = torch.get_device_module(device)
+        (getattr(module, "manual_seed_all", None) or module.manual_seed)(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
 

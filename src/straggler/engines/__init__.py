@@ -16,6 +16,9 @@ from straggler.core import Engine
 if TYPE_CHECKING:
     from straggler.engines.pool.gradient_pool import GradientComputer
     from straggler.timing import Durations
+    from straggler.timing.churn import Churn
+    from straggler.timing.cores import CoreSchedule
+    from straggler.timing.links import Network
 
 __all__ = [
     "ENGINES",
@@ -40,15 +43,20 @@ ENGINES = {
 class EngineSetup:
     """Everything that an engine may need to run the jobs of one experiment."""
 
-    compute: "GradientComputer"  # computes gradients of the problem; engines in virtual time use it
+    compute: "GradientComputer"  # computes messages; engines in virtual time use it
     durations: "Durations"  # compute time (virtual) and injected delay of every job
     workers: int
     min_workers: int | None = None  # the run waits while fewer workers are present; None: all workers
     worker_timeout: float = math.inf  # seconds without a message until a worker counts as hung (real time)
+    seconds: float = math.inf  # the run ends at this time, also while it waits for workers (real time)
+    should_stop: Callable[[], bool] = lambda: False  # asked while waiting: whether the user stopped the run
     report: Callable[[str], None] = lambda line: None  # prints one line for the user
     report_failure: Callable[[float, int, str], None] = lambda time, worker, reason: None
     address: str | None = None  # of a cluster; None: start one on this machine
     worker_resources: Mapping[str, float] = field(default_factory=dict)  # reserved per worker on a cluster
+    network: "Network | None" = None  # transport times of models and messages (virtual)
+    churn: "Churn | None" = None  # when workers come and go (virtual)
+    cores: "CoreSchedule | None" = None  # cores that workers and server share (virtual)
 
 
 class ResumableEngine(Engine, Protocol):
@@ -61,7 +69,12 @@ class ResumableEngine(Engine, Protocol):
     @classmethod
     def create(cls, setup: EngineSetup) -> Self: ...
 
-    def resume(self, now: float, started: dict[int, float], present: list[int]) -> None:
+    def state(self) -> dict[str, Any]:
+        """Return what `resume` needs besides the clock: numbers, texts, and lists and dicts of these."""
+
+    def resume(
+        self, now: float, started: dict[int, float], present: list[int], state: dict[str, Any]
+    ) -> None:
         """Start the clock at `now`. The next jobs of these workers began at `started`."""
 
 

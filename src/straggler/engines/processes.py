@@ -7,14 +7,15 @@ from contextlib import suppress
 from selectors import EVENT_READ, DefaultSelector
 from struct import Struct
 
-from straggler.core import Arrival, Gradient
+from straggler.core import Arrival
+from straggler.core.program import fetch_memory
 from straggler.engines.pool.child_process import ChildProcess, ChildRuntime, SlotLayout
 from straggler.engines.pool.shared_memory import SharedMemory, pack_shared
 from straggler.engines.real_time import RealTimeEngine, RunningJob, WorkerError
 
 SLOTS = 2  # so that a newer job does not overwrite the model of the job being computed
 # Messages are structs: pickling would take longer than copying a small model.
-JOB = Struct("<qqqd")  # launch, worker, index, seconds of injected delay
+JOB = Struct("<qqqd?")  # launch, worker, index, seconds of injected delay, whether there is a memory
 RESULT = Struct("<qdd?")  # launch, loss, seconds of compute, success; if False a traceback follows
 MAX_QUEUED_JOBS = 64  # read at once; only the newest counts
 
@@ -26,10 +27,9 @@ class ProcessEngine(RealTimeEngine):
         self._selector = DefaultSelector()
         self._children: dict[int, ChildProcess] = {}
         self._unsent: set[int] = set()  # workers whose newest job is not sent yet
-        self._packed: list[SharedMemory] = []  # the problem
-        x, buffers = self.problem.initial_model()
-        self._layout = SlotLayout(x.numel(), buffers.numel(), x.dtype)
-        self._packed = pack_shared(self.problem)
+        self._packed: list[SharedMemory] = []  # the program
+        self._layout = SlotLayout.of(self.program)
+        self._packed = pack_shared(self.program)
 
     def close(self) -> None:
         for child in self._children.values():
@@ -39,7 +39,7 @@ class ProcessEngine(RealTimeEngine):
         self._selector.close()
 
     def _start_worker(self, worker: int) -> None:
-        child = ChildProcess(run_worker, self._packed, self._layout, SLOTS)
+        child = ChildProcess(run_worker, self._packed, self._layout, SLOTS, self.program.place(worker))
         self._selector.register(child.connection, EVENT_READ, worker)
         self._children[worker] = child
         self._unsent.discard(worker)
@@ -64,14 +64,13 @@ class ProcessEngine(RealTimeEngine):
             self._unsent.add(job.worker)
             return
         self._unsent.discard(job.worker)
-        slot = child.slots[job.launch % SLOTS]
-        slot.x.copy_(job.x)
-        if self._layout.buffers:
-            slot.buffers.copy_(job.buffers)
+        memory = fetch_memory(job.memory)
+        child.slots[job.launch % SLOTS].write_inputs(job.x, job.buffers, memory)
+        message = JOB.pack(job.launch, job.worker, job.index, running.delay, memory is not None)
         with suppress(OSError):  # the process died: `_receive_from` notices
-            os.write(child.connection.fileno(), JOB.pack(job.launch, job.worker, job.index, running.delay))
+            os.write(child.connection.fileno(), message)
 
-    def _receive(self, timeout: float | None) -> Arrival | None:
+    def _receive(self, timeout: float) -> Arrival | None:
         for key, _ in self._selector.select(timeout):
             arrival = self._receive_from(key.data)
             if arrival is not None:
@@ -100,9 +99,8 @@ class ProcessEngine(RealTimeEngine):
             if worker in self._unsent:
                 self._send(running)
             return None
-        slot = child.slots[launch % SLOTS]
-        buffers = slot.buffers_after.clone() if self._layout.buffers else slot.buffers_after
-        return self._make_arrival(worker, Gradient(slot.gradient, loss, buffers), compute, lent=True)
+        message = child.slots[launch % SLOTS].read_message(self.program, worker, running.job.index, loss)
+        return self._make_arrival(worker, message, compute, lent=True)
 
 
 def read_last(fd: int, size: int, count: int = 1) -> bytes:
@@ -120,9 +118,10 @@ def run_worker(connection_fd: int, memory_fd: int) -> None:
     """Run a worker process: compute the newest job, wait for its delay unless a newer job comes, deliver."""
     with suppress(EOFError, OSError), ChildRuntime(connection_fd, memory_fd) as runtime:
         while True:
-            launch, worker, index, delay = JOB.unpack(read_last(connection_fd, JOB.size, MAX_QUEUED_JOBS))
+            newest = read_last(connection_fd, JOB.size, MAX_QUEUED_JOBS)
+            launch, worker, index, delay, has_memory = JOB.unpack(newest)
             began = time.perf_counter()
-            outcome = runtime.compute(launch % SLOTS, ("gradient", worker, index))
+            outcome = runtime.compute(launch % SLOTS, ("message", worker, index), has_memory)
             compute = time.perf_counter() - began
             if delay > 0:
                 select.select([connection_fd], [], [], delay)

@@ -1,9 +1,13 @@
 """Connections to a Ray cluster: join or start one, check its resources, and call functions on its nodes."""
 
+import atexit
 import math
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +19,69 @@ from ray._private import worker as ray_worker
 from ray.exceptions import RayError, RayTaskError
 
 from straggler.config.registry import InputError
+from straggler.engines.real_time import WorkerError
 from straggler.running.signals import deferring_interrupts
 
 ONE_CPU = {"CPU": 1.0}
 CANCEL_SECONDS = 10.0  # time that cancelled calls have to clean up
+SHUTDOWN_SECONDS = 5.0  # time to disconnect from a cluster whose control store is gone
+LOOK_SECONDS = 2.0  # between two looks at Ray's control store
+RECONNECT_SETTING = "RAY_gcs_rpc_server_reconnect_timeout_s"  # Ray's limit, 60 s unless it is set
+
+
+class ClusterLostError(WorkerError):
+    """Raised if Ray's control store is gone. A supervisor starts the run again."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again later
+
+
+class ControlStoreWatch(threading.Thread):
+    """Notices that Ray's control store (GCS) is gone.
+
+    Ray ends all processes of a cluster, and this one without a message, if the control store is gone for a
+    minute. `check` raises before that, while a checkpoint can be saved.
+    """
+
+    def __init__(self, address: str) -> None:
+        super().__init__(daemon=True)
+        self.address = address
+        self.limit = 0.75 * float(os.environ.get(RECONNECT_SETTING, 60))
+        self._gone_since = math.inf
+        self._closed = threading.Event()
+
+    def run(self) -> None:
+        """Look at the control store now and then, until the watch is closed."""
+        while not self._closed.wait(LOOK_SECONDS):
+            self.is_reachable()
+
+    def is_reachable(self) -> bool:
+        """Return whether the control store accepts connections."""
+        began = time.monotonic()
+        try:
+            connect(self.address, timeout=LOOK_SECONDS)
+        except OSError:
+            self._gone_since = min(self._gone_since, began)
+            return False
+        self._gone_since = math.inf
+        return True
+
+    def check(self) -> None:
+        """Raise ClusterLostError if the control store has been gone for too long."""
+        if time.monotonic() - self._gone_since > self.limit:
+            raise ClusterLostError(
+                f"Ray's control store at {self.address} has not answered for {self.limit:g} s. Start Ray "
+                f"again on the head and on the other machines, then resume"
+            )
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+
+
+def connect(address: str, timeout: float) -> None:
+    """Open and close a connection to a server; raise OSError if that is impossible."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout).close()
 
 
 class RayConnection:
@@ -29,8 +92,12 @@ class RayConnection:
 
     def __init__(self, address: str | None, workers: int, resources: Mapping[str, float] = ONE_CPU) -> None:
         self._opened = False
-        if ray.is_initialized():
-            return
+        if not ray.is_initialized():
+            self._open(address, workers, resources)
+        self.watch = ControlStoreWatch(ray.get_runtime_context().gcs_address)
+        self.watch.start()
+
+    def _open(self, address: str | None, workers: int, resources: Mapping[str, float]) -> None:
         if address is not None:
             check_reachable(address)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -53,12 +120,40 @@ class RayConnection:
                 raise
             raise make_address_error(address, error) from None
 
+    def wait(self, references: Sequence[Any], timeout: float = math.inf) -> list[Any]:
+        """Return one of the references whose object is here, or none after the timeout.
+
+        Raise ClusterLostError if Ray's control store is gone.
+        """
+        end = time.monotonic() + timeout
+        while True:
+            self.watch.check()
+            left = max(0.0, min(end - time.monotonic(), LOOK_SECONDS))
+            ready: list[Any] = ray.wait(list(references), timeout=left)[0]
+            if ready or time.monotonic() >= end:
+                return ready
+
     def close(self) -> None:
         """Disconnect, and end a Ray that this connection started."""
+        self.watch.close()
         if self._opened:
-            ray.shutdown()
+            if self.watch.is_reachable():
+                ray.shutdown()
+            else:  # it may wait until Ray ends this process
+                ending = threading.Thread(target=ray.shutdown, daemon=True)
+                ending.start()
+                ending.join(SHUTDOWN_SECONDS)
+                if ending.is_alive():
+                    atexit.register(exit_at_once)  # runs before Ray's own handler, which would wait too
             ray_worker.print_to_stdstream = self._print_to_stdstream
             self._opened = False
+
+
+def exit_at_once() -> None:
+    """End this process without disconnecting from a cluster that is gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ClusterLostError.exit_code)
 
 
 @contextmanager
@@ -79,11 +174,10 @@ def adjusted_start(is_local: bool) -> Iterator[None]:
 
 def check_reachable(address: str) -> None:
     """Raise InputError if no server listens at an address; Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
+    if not address.rpartition(":")[2].isdigit():
         return  # a name that Ray resolves, such as auto
     try:
-        socket.create_connection((host.removeprefix("ray://"), int(port)), timeout=5).close()
+        connect(address.removeprefix("ray://"), timeout=5)
     except (OSError, OverflowError) as error:
         raise make_address_error(address, error) from None
 
@@ -133,6 +227,7 @@ class RemoteCalls:
         remote = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming", scheduling_strategy="SPREAD")
         self._function = remote(function)
         self._names: dict[Any, str] = {}
+        self._room = 0
 
     def __len__(self) -> int:
         return len(self._names)
@@ -140,7 +235,9 @@ class RemoteCalls:
     @property
     def room(self) -> int:
         """How many calls the cluster can compute at the same time; nodes may come and go."""
-        return count_places(ONE_CPU, 0)
+        if self._connection.watch.is_reachable():  # otherwise Ray would wait for it
+            self._room = count_places(ONE_CPU, 0)
+        return self._room
 
     def share(self, value: Any) -> Any:
         """Store an argument of many calls, so that every node fetches it once; return a reference to it."""
@@ -152,7 +249,7 @@ class RemoteCalls:
 
     def receive(self) -> tuple[str, Any]:
         """Wait for the next message of a call; return its name and the message, or None when it has ended."""
-        call: Any = ray.wait(list(self._names))[0][0]
+        (call,) = self._connection.wait(list(self._names))
         try:
             return self._names[call], ray.get(next(call))
         except StopIteration:

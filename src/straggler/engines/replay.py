@@ -35,8 +35,8 @@ class ReplayEngine:
                 f"The record says that worker {worker} delivered batch {index} at {self.now:g} s, but the "
                 f"replay did not ask for it. The record was made by another experiment or another version."
             )
-        samples = self.compute.problem.batch_samples(worker, index)
-        return Arrival(job, started, self.now, samples, self.compute.gradient)
+        samples = self.compute.program.count_samples(worker, index)
+        return Arrival(job, started, self.now, samples, self.compute.message)
 
     def close(self) -> None:
         """Do nothing: the caller that created the gradient computer closes it."""

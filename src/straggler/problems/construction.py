@@ -1,6 +1,6 @@
 """Construction of a problem from a data set, a model and a partition."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,14 +9,18 @@ from torch import nn
 
 from straggler.core import Problem
 from straggler.core.randomness import addressed_rng
+from straggler.problems.computation import PLAIN, Computation
 from straggler.problems.custom_data import CustomData
 from straggler.problems.datasets import DataSet
 from straggler.problems.downloads.sources import ReportFunction
 from straggler.problems.examples import Examples, ExampleSubset, read_labels
+from straggler.problems.losses import token_cross_entropy
+from straggler.problems.metrics import Metric
 from straggler.problems.models import Model
 from straggler.problems.partitions import Partition
 from straggler.problems.quadratic import QuadraticData, QuadraticProblem
 from straggler.problems.supervised import LossFunction, SupervisedProblem
+from straggler.problems.text import TokenData
 
 
 def build_problem(
@@ -25,10 +29,12 @@ def build_problem(
     partition: Partition,
     *,
     workers: int,
-    batch_size: int,
+    batch_size: int | Sequence[int],
     seed: int,
     validation: float = 0.0,
     loss: LossFunction | None = None,
+    metrics: Sequence[Metric] = (),
+    computation: Computation = PLAIN,
     folder: Path | None = None,
     report: ReportFunction = lambda line: None,
 ) -> Problem:
@@ -37,7 +43,9 @@ def build_problem(
         return QuadraticProblem(dataset, workers, batch_size, seed)
     data = dataset.load(folder, report)
     train: Examples = data.train
-    classes, validation_set = data.classes, None
+    classes, sequence, validation_set = data.classes, data.sequence, None
+    if isinstance(data, TokenData) or (isinstance(model, Model) and model.takes_tokens):
+        loss = loss or token_cross_entropy
     if isinstance(model, Model):
         if data.shape is None:
             raise ValueError(
@@ -46,7 +54,7 @@ def build_problem(
         if classes is None:
             labels = read_labels(train, f"{model} needs the number of classes", report)
             classes = tuple(map(str, range(int(labels.max()) + 1)))
-        model = partial(model.build, data.shape, len(classes))
+        model = partial(model.build, data.shape, len(classes), tokens=sequence is not None)
     if validation:
         train, validation_set = split_validation(train, validation, seed)
     if partition.needs_labels:
@@ -54,7 +62,13 @@ def build_problem(
     else:
         labels = train.known_labels if train.known_labels is not None else np.zeros(len(train), np.int8)
     parts = partition.split(labels, workers, addressed_rng(seed, "partition"))
-    return SupervisedProblem(model, train, data.test, parts, batch_size, seed, validation_set, loss, classes)
+    scoring = loss, classes, metrics, sequence
+    problem = SupervisedProblem(
+        model, train, data.test, parts, batch_size, seed, validation_set, *scoring, computation
+    )
+    if isinstance(data, TokenData):
+        problem.chance = data.chance
+    return problem
 
 
 def split_validation(train: Examples, share: float, seed: int) -> tuple[Examples, Examples]:

@@ -80,11 +80,22 @@ class CustomData:
         return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
 
     @property
+    def sequence(self) -> int | None:
+        """The number of tokens in an input that is a sequence of tokens with a target for each, else None."""
+        inputs, targets = self.first_example
+        if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
+            return None
+        is_sequence = inputs.dim() == 2 and inputs.shape == targets.shape
+        return inputs.shape[1] if is_sequence and {inputs.dtype, targets.dtype} <= INTEGERS else None
+
+    @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names: empty if targets are not integers, None if only the items determine them."""
+        """Class names: empty if targets are not integers, None if only all items or outputs tell them."""
         _, targets = self.first_example
-        if not isinstance(targets, Tensor) or targets.dim() != 1 or targets.dtype not in INTEGERS:
+        if not isinstance(targets, Tensor) or targets.dtype not in INTEGERS:
             return ()
+        if targets.dim() != 1:
+            return None if targets.dim() == 2 else ()
         if isinstance(self.train, DatasetExamples) and (names := find_class_names(self.train.dataset)):
             return names
         known = [examples.known_labels for examples in (self.train, self.test)]

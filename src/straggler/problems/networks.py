@@ -36,6 +36,8 @@ class OneDnnSequential(nn.Sequential):
         """
         if not HAS_ONEDNN or pixels.device.type != "cpu" or pixels.dtype != torch.float32 or len(pixels) == 1:
             return 0, pixels
+        if torch.is_autocast_enabled("cpu") or not pixels.is_contiguous() or torch.compiler.is_compiling():
+            return 0, pixels
         x, bound = pixels.to_mkldnn(), bound_elements(pixels)
         for number, layer in enumerate(self):
             if not isinstance(layer, nn.Conv2d | nn.MaxPool2d | nn.ReLU):

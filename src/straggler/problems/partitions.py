@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from heapq import heapreplace
 from typing import ClassVar
 
 import numpy as np
@@ -32,7 +33,8 @@ class Partition(CatalogueEntry):
         if self.needs_labels and np.ndim(labels) != 1:
             raise ValueError(
                 f"partition={self} needs one label per sample, but the targets have {np.ndim(labels)} "
-                f"dimensions. Use partition=iid or partition=shared."
+                f"dimensions. Use partition=iid, by-stream or shared. A Dataset of sequences may have an "
+                f"attribute `documents`, with a number per sample."
             )
         dealt = self.deal(np.asarray(labels), workers, rng)
         parts = [] if dealt is None else [np.asarray(part) for part in dealt]
@@ -147,6 +149,53 @@ class Shards(Partition):
         return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
 
 
+class ByStream(Partition):
+    """Consecutive stretches of the data, in their order; sizes differ by at most one."""
+
+    name = "by-stream"
+    needs_labels = False
+
+    def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
+        stretches = np.array_split(np.arange(len(labels), dtype=np.int64), workers)
+        return [stretches[number] for number in rng.permutation(workers)]
+
+
+class ByDocument(Partition):
+    """Whole documents to workers, about equally much text to each; more workers than documents share some.
+
+    Workers that share a document get consecutive stretches of it. The labels are the numbers of documents.
+    """
+
+    name = "by-document"
+
+    def deal(self, labels: Labels, workers: int, rng: np.random.Generator) -> list[Indices]:
+        _, document, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        order = np.argsort(document, kind="stable")  # the samples of one document after the other
+        names = rng.permutation(workers)
+        if workers <= len(sizes):
+            owner = names[balance_sizes(rng.permutation(len(sizes)), sizes, workers)]
+            order = order[np.argsort(owner[document[order]], kind="stable")]
+            return np.split(order, np.cumsum(np.bincount(owner, weights=sizes)).astype(np.int64)[:-1])
+        shares = np.bincount(assign_classes(sizes.tolist(), workers), minlength=len(sizes))
+        documents = np.split(order, np.cumsum(sizes)[:-1])
+        pairs = zip(documents, shares, strict=True)
+        stretches = [part for samples, share in pairs for part in np.array_split(samples, share)]
+        return [stretches[number] for number in names]
+
+
+def balance_sizes(order: Indices, sizes: NDArray[np.int64], workers: int) -> Indices:
+    """Return the worker of each document: the longest first, each to the worker that has least so far.
+
+    `order` decides between documents of equal length.
+    """
+    owners, loads = np.empty(len(sizes), np.int64), [(0, worker) for worker in range(workers)]
+    for document in order[np.argsort(-sizes[order], kind="stable")]:
+        load, worker = loads[0]
+        owners[document] = worker
+        heapreplace(loads, (load + int(sizes[document]), worker))
+    return owners
+
+
 def shuffle_classes(labels: Labels, rng: np.random.Generator) -> list[Indices]:
     """Return the samples of each class that occurs, with the classes in random order."""
     return [np.flatnonzero(labels == label) for label in rng.permutation(np.unique(labels))]
@@ -185,5 +234,8 @@ def count_classes(labels: Labels, parts: Sequence[Indices], classes: int) -> NDA
 
 
 PARTITIONS = Catalogue(
-    "partition", "partitions", Partition, [Shared, Iid, Label, LabelTruncated, Dirichlet, Shards]
+    "partition",
+    "partitions",
+    Partition,
+    [Shared, Iid, Label, LabelTruncated, Dirichlet, Shards, ByStream, ByDocument],
 )

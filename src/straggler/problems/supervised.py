@@ -12,18 +12,24 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from straggler.core import EvaluationChunk, Gradient, Split
+from straggler.core import EvaluationChunk, Message, Split
+from straggler.core.devices import CPU, move_tensors
 from straggler.core.randomness import (
     addressed_rng,
     preserve_global_generators,
     seed_global_generators,
     torch_seed,
 )
+from straggler.problems.computation import PLAIN, Computation
 from straggler.problems.examples import Examples
+from straggler.problems.loading import BatchLoader
+from straggler.problems.losses import IGNORED_TARGET, default_cross_entropy, has_token_scores
+from straggler.problems.metrics import Metric, measure_outputs
 
 LossFunction = Callable[[Tensor, Any], Tensor]
 MakeModule = Callable[[], nn.Module]
 EVALUATION_CHUNK = 500  # samples; fixed, so that a sum over chunks does not depend on the number of cores
+MAX_CHUNK_SCORES = 2**22  # in a chunk of sequences, which have a score per token and class
 TRAINABLE_TYPES = {torch.float16, torch.float32, torch.float64}
 CACHED_ORDERS = 256  # shuffled orders in memory: one per worker and pass
 
@@ -57,7 +63,12 @@ class SupervisedProblem:
     """The problem of training an nn.Module with a loss on examples that are partitioned among workers.
 
     `classes` are the names of the classes: empty for a regression, None to count the module's outputs.
+    If every token of a sequence has a target, `sequence` is the number of tokens, and scores count tokens.
     """
+
+    chance = 0.0  # accuracy (percent) of guessing, if it is more than one of the classes
+    loading: tuple[int, float] | None = None  # processes that load batches ahead, and their timeout
+    _loader: BatchLoader | None = None
 
     def __init__(
         self,
@@ -65,20 +76,27 @@ class SupervisedProblem:
         train: Examples,
         test: Examples,
         parts: Sequence[NDArray[np.int64]],
-        batch_size: int,
+        batch_size: int | Sequence[int],  # of all workers, or of each
         seed: int,
         validation: Examples | None = None,
         loss: LossFunction | None = None,
         classes: tuple[str, ...] | None = (),
+        metrics: Sequence[Metric] = (),
+        sequence: int | None = None,
+        computation: Computation = PLAIN,
     ) -> None:
-        self.model, self.loss = model, loss or F.cross_entropy
+        self.model, self.loss, self.sequence = model, loss or default_cross_entropy, sequence
+        self.metrics, self.device, self.computation = tuple(metrics), CPU, computation
         self.splits: dict[str, Examples] = {"train": train, "test": test}
         if validation is not None:
             self.splits["validation"] = validation
-        self.parts, self.batch_size, self.seed = parts, batch_size, seed
+        self.parts, self.seed = parts, seed
+        self.batch_sizes = [batch_size] * len(parts) if isinstance(batch_size, int) else list(batch_size)
         self.samples = len(train)
         self._prepare()
         self.classes = self._count_outputs() if classes is None else classes
+        scores = len(self.classes) * (self.sequence or 0)
+        self.chunk = max(1, min(EVALUATION_CHUNK, MAX_CHUNK_SCORES // scores if scores else EVALUATION_CHUNK))
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key != "module" and key[0] != "_"}
@@ -87,15 +105,24 @@ class SupervisedProblem:
         vars(self).update(state)
         self._prepare()
 
+    def move_to(self, device: torch.device) -> None:
+        self.device = device
+        if isinstance(self.loss, nn.Module):  # a copy, because the loss belongs to the user
+            self.loss = copy.deepcopy(self.loss).to(device)
+        self._prepare()
+
     def _prepare(self) -> None:
         """Build the module; its parameters and their gradients become views of two flat vectors."""
+        self._compiled: Callable[..., Any] | None = None  # the module of gradients
         with preserve_global_generators():
             seed_global_generators(torch_seed(self.seed, "weights"))
             self.module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
+        self.module.to(self.device)
         if not self.module.training:  # if only some submodules are in evaluation mode, they stay so
             self.module.train()
         self._modes = [(part, part.training) for part in self.module.modules()]
-        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        named = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        parameters, self.shapes = list(named.values()), {name: tuple(p.shape) for name, p in named.items()}
         if len(types := {p.dtype for p in parameters}) != 1 or not types <= TRAINABLE_TYPES:
             found = ", ".join(sorted(map(str, types))) or "none"
             raise ValueError(
@@ -128,40 +155,61 @@ class SupervisedProblem:
         return self._first.clone(), self._read_buffers()
 
     def count_batches(self, worker: int) -> int:
-        return -(-len(self.parts[worker]) // self.batch_size)
+        return -(-len(self.parts[worker]) // self.batch_sizes[worker])
 
     def batch_samples(self, worker: int, index: int) -> int:
-        start = index % self.count_batches(worker) * self.batch_size
-        return min(self.batch_size, len(self.parts[worker]) - start)
+        size = self.batch_sizes[worker]
+        return min(size, len(self.parts[worker]) - index % self.count_batches(worker) * size)
 
     def batch(self, worker: int, index: int) -> NDArray[np.int64]:
         """Return the training samples of a batch. Every pass over a worker's samples has another order."""
         epoch, position = divmod(index, self.count_batches(worker))
-        start = position * self.batch_size
-        return self._order(worker, epoch)[start : start + self.batch_size]
+        start = position * self.batch_sizes[worker]
+        return self._order(worker, epoch)[start : start + self.batch_sizes[worker]]
 
-    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Gradient:
-        self._load(x, buffers)
+    def load_batch(self, worker: int, index: int) -> tuple[Tensor, Any]:
+        """Return inputs and targets of a batch, augmented as in training."""
         address = (self.seed, "augment", worker, index)
-        inputs, targets = self.splits["train"].fetch(
-            self.batch(worker, index), lambda: addressed_rng(*address)
-        )
-        seed_global_generators(torch_seed(self.seed, "dropout", worker, index))
-        self._gradient.zero_()
-        loss = self.loss(self.module(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return Gradient(self._gradient.clone(), loss.item(), self._read_buffers())
+        return self.splits["train"].fetch(self.batch(worker, index), lambda: addressed_rng(*address))
+
+    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Message:
+        self._load(x, buffers)
+        if self.loading is None:
+            batch = self.load_batch(worker, index)
+        else:
+            self._loader = self._loader or BatchLoader(*self.loading)
+            batch = self._loader.load(self.load_batch, worker, index)
+        inputs, targets = move_tensors(batch, self.device)
+        if self._compiled is None:
+            self._compiled = self.computation.compile_module(self.module)
+        for scale in self.computation.loss_scales:
+            seed_global_generators(torch_seed(self.seed, "dropout", worker, index), self.device)
+            self._gradient.zero_()
+            loss = self.loss(self.computation.apply(self._compiled, inputs, self.device), targets)
+            scaled = loss if scale == 1.0 else loss * scale
+            scaled.backward()  # type: ignore[no-untyped-call]
+            if scale == 1.0 or bool(self._gradient.isfinite().all()):
+                break
+            self._load(x, buffers)  # this pass has changed the buffers
+        gradient = self._gradient.clone() if scale == 1.0 else self._gradient / scale
+        return Message(gradient, loss.item(), self._read_buffers())
+
+    def _apply_module(self, inputs: Any) -> Any:
+        """Return the module's outputs. Evaluations and trials do not compile it."""
+        return self.computation.apply(self.module, inputs, self.device)
 
     def try_out(self) -> None:
         """Compute the loss of two samples, and raise if model, data and loss do not fit together."""
         labels, chosen = self.splits["train"].known_labels, np.arange(2)
         if labels is not None and labels.ndim == 1:
             chosen = np.array([labels.argmin(), labels.argmax()])  # there may be too few outputs
-        inputs, targets = self.splits["train"].fetch(chosen[: self.batch_size] % self.samples)
+        self.computation.check()
+        batch = self.splits["train"].fetch(chosen[: max(self.batch_sizes)] % self.samples)
+        inputs, targets = move_tensors(batch, self.device)
         buffers = self._read_buffers()
         try:
             with preserve_global_generators():
-                outputs = self.module(inputs)
+                outputs = self._apply_module(inputs)
                 loss = self.loss(outputs, targets)
                 torch.as_tensor(loss).item()
         except Exception as error:
@@ -176,28 +224,46 @@ class SupervisedProblem:
                 f"The loss must depend on the model's parameters, got {describe_value(loss)}. "
                 f"Return the loss tensor (no item() or detach())."
             )
-        if self.loss is F.cross_entropy and (outputs.dim() < 2 or outputs.shape[1] == 1):
+        is_cross_entropy = self.loss in (F.cross_entropy, default_cross_entropy)
+        if is_cross_entropy and not self.sequence and (outputs.dim() < 2 or outputs.shape[1] == 1):
             raise ValueError(
                 "The model has one output, whose cross entropy is always 0. "
                 "Give it one output per class, or pass a loss such as loss=torch.nn.functional.mse_loss."
             )
 
+        if self.metrics:
+            with preserve_global_generators(), self._evaluation_mode():
+                outputs = self._apply_module(inputs)
+                for metric in self.metrics:
+                    measure_outputs(metric, outputs, targets)
+
     def count_chunks(self, split: Split) -> int:
-        return -(-len(self.splits[split]) // EVALUATION_CHUNK) if split in self.splits else 0
+        return -(-len(self.splits[split]) // self.chunk) if split in self.splits else 0
 
     def evaluate(self, x: Tensor, buffers: Tensor, split: Split, chunk: int) -> EvaluationChunk:
-        """Return the loss and the predicted classes of one chunk, computed in evaluation mode."""
+        """Return the loss and the predicted classes of one chunk, computed in evaluation mode.
+
+        Predictions of tokens are counted at once, because there may be millions of them.
+        """
         self._load(x, buffers)
         examples = self.splits[split]
-        chosen = np.arange(chunk * EVALUATION_CHUNK, min((chunk + 1) * EVALUATION_CHUNK, len(examples)))
-        inputs, targets = examples.fetch(chosen)
+        chosen = np.arange(chunk * self.chunk, min((chunk + 1) * self.chunk, len(examples)))
+        inputs, targets = move_tensors(examples.fetch(chosen), self.device)
         with self._evaluation_mode():
-            outputs = self.module(inputs)
-            loss = float(self.loss(outputs, targets)) * len(chosen)
-        if not self._are_scores(outputs):
-            return EvaluationChunk(loss, len(chosen))
+            outputs = self._apply_module(inputs)
+            loss = float(self.loss(outputs, targets))
+        is_sequence = self.sequence is not None and has_token_scores(outputs, targets)
+        count = int((targets != IGNORED_TARGET).sum()) if is_sequence else len(chosen)
+        sums = tuple(count * measure_outputs(one, outputs, targets) for one in self.metrics)
+        if not is_sequence and not self._are_scores(outputs):
+            return EvaluationChunk(loss * count, count, metrics=sums)
         varied = len(chosen) < 2 or bool((outputs != outputs[:1]).any())
-        return EvaluationChunk(loss, len(chosen), outputs.argmax(dim=1).numpy(), targets.numpy(), varied)
+        predicted = outputs.argmax(dim=-1)
+        if is_sequence:
+            correct = int((predicted == targets).sum())
+            return EvaluationChunk(loss * count, count, varied=varied, metrics=sums, correct=correct)
+        predictions = predicted.cpu().numpy(), targets.cpu().numpy()
+        return EvaluationChunk(loss * count, count, *predictions, varied, sums)
 
     @contextmanager
     def _evaluation_mode(self) -> Iterator[None]:
@@ -215,18 +281,21 @@ class SupervisedProblem:
         return is_matrix and outputs.shape[1] >= len(self.classes) > 0
 
     def _count_outputs(self) -> tuple[str, ...]:
-        """Return one class name per output of the module, found by evaluating one sample."""
-        inputs, _ = self.splits["train"].fetch(np.array([0]))
+        """Return one class name per score of the module, found by evaluating one sample."""
+        inputs, targets = move_tensors(self.splits["train"].fetch(np.array([0])), self.device)
         buffers = self._read_buffers()
         try:
             with preserve_global_generators(), self._evaluation_mode():
-                outputs = self.module(inputs)
+                outputs = self._apply_module(inputs)
         except Exception:  # try_out() reports the error
             return ()
         finally:
             self._load(self._first, buffers)
-        scores = isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] > 1
-        return tuple(map(str, range(outputs.shape[1]))) if scores else ()
+        if has_token_scores(outputs, targets) and self.loss is not F.cross_entropy:
+            self.sequence = targets.shape[1]
+        elif not isinstance(outputs, Tensor) or outputs.dim() != 2 or targets.dim() != 1:
+            return ()
+        return tuple(map(str, range(outputs.shape[-1]))) if outputs.shape[-1] > 1 else ()
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         self._load(x, buffers)

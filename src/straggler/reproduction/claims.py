@@ -1,7 +1,6 @@
 """Claims: what a source concluded, read from claims.toml, and the verdict that follows from the runs."""
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from straggler.analysis.intervals import Interval, Spread, mean_interval
 from straggler.config.registry import InputError, explain_validation_error
 from straggler.reproduction.contrasts import COMPUTED, Contrasts
+from straggler.running.untrusted_files import parse_toml
 
 Verdict = Literal[
     "replicated", "not replicated", "inconclusive", "by construction", "not measured", "rehearsed"
@@ -86,13 +86,13 @@ def read_claims(path: Path, words: Mapping[str, str]) -> ClaimFile:
         text = path.read_text()
         for word, value in words.items():
             text = text.replace(f"{{{word}}}", value)
-        return ClaimFile(**tomllib.loads(text))
+        return ClaimFile(**parse_toml(text))
     except FileNotFoundError:
         return ClaimFile()
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}") from None
     except ValidationError as error:
         raise InputError(f"{path}: {explain_validation_error(error, Claim.model_fields)}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 @dataclass(frozen=True)

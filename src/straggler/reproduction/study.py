@@ -1,7 +1,6 @@
 """Studies: a folder with a grid of experiments, the source's numbers, its tables and claims, and notes."""
 
 import importlib
-import tomllib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +15,7 @@ from straggler.config.imports import load_file
 from straggler.config.registry import InputError, suggest_name
 from straggler.reproduction.claims import ClaimFile, read_claims
 from straggler.reproduction.contrasts import Contrasts
+from straggler.running.untrusted_files import read_toml
 from straggler.sweeps.grid import Cell, Label, ThroughputCell
 
 Scale = Literal["default", "paper"]
@@ -64,7 +64,7 @@ class Study:
         """The tables of tables.toml, the most important first."""
         file = self.folder / "tables.toml"
         try:
-            return {name: StudyTable(**table) for name, table in tomllib.loads(file.read_text()).items()}
+            return {name: StudyTable(**table) for name, table in read_toml(file).items()}
         except (OSError, TypeError, ValueError) as error:
             raise InputError(f"{file}: {error}. Each table needs caption, rows and columns.") from None
 

@@ -46,9 +46,9 @@ def write_json_atomically(path: Path, value: Any) -> None:
     write_text_atomically(path, json.dumps(replace_nan_with_none(value), indent=1, allow_nan=False))
 
 
-def write_parquet_atomically(path: Path, table: pl.DataFrame) -> None:
+def write_parquet_atomically(path: Path, table: pl.DataFrame, sync: bool = False) -> None:
     """Write a table as Parquet."""
-    with replace_atomically(path) as temporary:
+    with replace_atomically(path, sync) as temporary:
         table.write_parquet(temporary)
 
 
@@ -57,7 +57,7 @@ def write_tensors_atomically(path: Path, tensors: Mapping[str, "Tensor"]) -> Non
     from safetensors.torch import save_file  # imports torch, which readers of records do not need
 
     with replace_atomically(path) as temporary:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, temporary)
 
 
 def replace_nan_with_none(value: Any) -> Any:

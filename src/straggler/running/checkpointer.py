@@ -1,20 +1,23 @@
-"""Checkpointer: writes checkpoints periodically and on SIGINT or SIGTERM, and restores them."""
+"""Checkpointer: writes checkpoints periodically and on SIGINT, SIGTERM or SIGHUP, and restores them."""
 
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, Self
 
 from straggler.config.registry import InputError
 from straggler.core import Server
+from straggler.core.messages import LostMemoryError
 from straggler.engines import ResumableEngine
 from straggler.running.checkpoints import make_version_error, register_state, write_checkpoint
 from straggler.running.observer import Observer, ObserverState
 from straggler.running.recorder import Recorder, RecorderState
-from straggler.running.signals import handling_signals
+from straggler.running.signals import StopRequest
+from straggler.running.supervision import SAVED, STARTED, tell_supervisor
+
+END_SECONDS = 5.0  # training that would be lost if the final evaluation were interrupted
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class EngineClock:
     now: float
     started: dict[int, float]  # by worker
     present: list[int]  # workers
+    state: dict[str, Any]
 
 
 @register_state
@@ -74,15 +78,33 @@ class Checkpointer:
         engine: ResumableEngine,
         observer: Observer,
         recorder: Recorder,
+        stop: StopRequest | None = None,
     ) -> None:
         self.interval, self.server, self.engine = interval, server, engine
-        self.observer, self.recorder = observer, recorder
+        self.observer, self.recorder, self.stop = observer, recorder, stop or StopRequest()
         self._begun = self._saved = time.monotonic()
-        self._saved_updates, self._stop_requested = 0, False
+        self._saved_updates = 0
+        tell_supervisor(STARTED)
 
-    def __call__(self) -> None:
+    @property
+    def _stop_requested(self) -> bool:
+        return self.stop.is_made
+
+    def __call__(self) -> bool:
+        """Write a checkpoint if one is due; return whether the run must stop."""
+        self.observer.callbacks.raise_failure()
         due = time.monotonic() - self._saved >= self.interval.seconds
-        if due or self._stop_requested or self.server.k - self._saved_updates >= self.interval.updates:
+        due |= self._stop_requested or self.observer.is_stopped
+        if due or self.server.k - self._saved_updates >= self.interval.updates:
+            with suppress(LostMemoryError):  # soon the engine notices, and a later checkpoint succeeds
+                self.save()
+                if self._stop_requested:
+                    raise KeyboardInterrupt
+        return self.observer.is_stopped
+
+    def finish(self) -> None:
+        """Write a checkpoint before the final evaluation, if training took a while or should stop."""
+        if self._stop_requested or time.monotonic() - self._saved >= END_SECONDS:
             self.save()
         if self._stop_requested:
             raise KeyboardInterrupt
@@ -90,17 +112,19 @@ class Checkpointer:
     def start(self) -> None:
         """Record the initial model, and start the engine's clock."""
         self.observer.start()
-        self.engine.resume(now=0.0, started={}, present=list(self.server.active))
+        self.engine.resume(now=0.0, started={}, present=list(self.server.active), state={})
 
     def restore(self, state: RunState) -> None:
         """Restore server, observer and engine from the state of a checkpoint."""
         try:
             self.server.restore(state.server)
             self.observer.restore(state.observer)
-            self.engine.resume(state.clock.now, state.clock.started, state.clock.present)
+            clock = state.clock
+            self.engine.resume(clock.now, clock.started, clock.present, clock.state)
         except (KeyError, TypeError, AttributeError) as error:
-            raise make_version_error(self.recorder.path, error) from error
+            raise make_version_error(self.recorder.path, repr(error)) from error
         self._begun, self._saved_updates = time.monotonic() - state.elapsed, self.server.k
+        self.observer.callbacks.call("on_start")
 
     def elapsed(self) -> float:
         """Return the seconds on this machine since the run began, without interruptions."""
@@ -120,29 +144,22 @@ class Checkpointer:
                     for worker, job in self.server.busy.items()
                 },
                 present=list(self.server.active),
+                state=self.engine.state(),
             ),
             observer=self.observer.finish_state(),
             recorder=self.recorder.state(),
         )
-        write_checkpoint(self.recorder.path, self.server.gradients, state)
+        path = write_checkpoint(self.recorder.path, self.server.gradients, state)
         self._saved, self._saved_updates = time.monotonic(), self.server.k
+        tell_supervisor(SAVED)
+        self.observer.callbacks.call("on_checkpoint", path)
 
     @contextmanager
-    def saving_on(self, kind: type[Exception]) -> Iterator[None]:
-        """Write a checkpoint if the block raises this kind of error (between two arrivals)."""
+    def saving_on(self, *kinds: type[Exception]) -> Iterator[None]:
+        """Write a checkpoint if the block raises one of these errors (between two arrivals)."""
         try:
             yield
-        except kind:
-            self.save()
+        except kinds:
+            with suppress(OSError):  # a full disk: the error of the block says more
+                self.save()
             raise
-
-    @contextmanager
-    def stopping_on_signals(self) -> Iterator[None]:
-        """On SIGINT or SIGTERM, stop with a checkpoint after the current arrival; on the second, at once."""
-        with handling_signals(self._request_stop):
-            yield
-
-    def _request_stop(self, number: int, frame: FrameType | None) -> None:
-        if self._stop_requested:
-            raise KeyboardInterrupt
-        self._stop_requested = True

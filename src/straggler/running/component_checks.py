@@ -13,28 +13,30 @@ from torch.utils.data import Dataset
 
 from straggler.config.imports import import_object
 from straggler.config.registry import InputError, parse_call
-from straggler.core import Arrival, Change, Correction, Optimizer, Policy
-from straggler.core.loop import train
-from straggler.engines.pool.gradient_pool import GradientComputer
+from straggler.core import Aggregation, Arrival, Change, Channel, Correction, Optimizer, Policy, Work
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.models import Model
 from straggler.problems.partitions import Partition
 from straggler.record import Record
 from straggler.running.replay import replay
-from straggler.timing import Durations, Law
+from straggler.timing import Law
 
 # The setting of Experiment that a class belongs to.
 KINDS: dict[type, str] = {
     Policy: "policy",
     Correction: "correction",
     Optimizer: "optimizer",
+    Work: "work",
+    Channel: "channel",
+    Aggregation: "aggregation",
     Law: "delay",
     Partition: "partition",
     Model: "model",
     nn.Module: "model",
     Dataset: "dataset",
 }
+STAGES = ("policy", "correction", "optimizer", "work", "channel", "aggregation")
 UPDATES = 40  # budget of the small experiments
 WORKERS = (2, 5)  # numbers of workers to train with
 
@@ -133,6 +135,11 @@ def list_laws(build: Callable[..., Experiment], key: str, folder: Path) -> dict[
         again = Experiment.from_record(record, trust=True)
         require(again.id == experiment.id, "the experiment recreated from the record has another id")
 
+    def train_with_churn() -> None:
+        record = build(churn="exponential-churn(up=6, down=2)").run(folder / "churn", jobs=1)
+        updates = record.summary["updates"]
+        require(updates >= UPDATES, f"only {updates} of {UPDATES} updates were made")
+
     laws: dict[str, Callable[[], None]] = {
         "Training reaches its budget": finish,
         "The same experiment gives the same weights": repeat,
@@ -141,8 +148,8 @@ def list_laws(build: Callable[..., Experiment], key: str, folder: Path) -> dict[
         "Replaying the record gives the same weights": replay_record,
         "The record's text recreates the experiment": recreate,
     }
-    if key in ("policy", "correction", "optimizer"):
-        laws["Training continues when a worker leaves and comes back"] = lambda: train_with_churn(build())
+    if key in STAGES:
+        laws["Training continues when workers leave and come back"] = train_with_churn
     return laws
 
 
@@ -176,34 +183,8 @@ class InterruptingSimulator(Simulator):
 
     arrivals_left: ClassVar[float] = math.inf
 
-    def next(self) -> Arrival | None:
+    def next(self) -> Arrival | Change | None:
         InterruptingSimulator.arrivals_left -= 1
         if self.arrivals_left < 0:
             raise KeyboardInterrupt
         return super().next()
-
-
-class ChurnSimulator(Simulator):
-    """A simulator in which worker 0 leaves after 10 arrivals and joins again after 10 more."""
-
-    arrived, lost_launch = 0, -1
-
-    def next(self) -> Arrival | Change | None:  # type: ignore[override]
-        self.arrived += 1
-        if self.arrived == 10:
-            self.lost_launch = self.launches.get(0, -1)
-        if self.arrived in (10, 20):
-            return Change(0, self.now, joined=self.arrived == 20)
-        arrival = super().next()
-        is_lost = arrival is not None and arrival.worker == 0 and arrival.job.launch == self.lost_launch
-        return self.next() if is_lost else arrival
-
-
-def train_with_churn(experiment: Experiment) -> None:
-    """Train while a worker leaves and joins again; the loop raises if all workers stay idle."""
-    problem = experiment.problem()
-    durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
-    engine = ChurnSimulator(GradientComputer(problem), durations)
-    server = experiment.server(problem)
-    train(server, engine, experiment.budget(problem), lambda *event: None)
-    require(server.k >= UPDATES, f"only {server.k} of {UPDATES} updates were made")

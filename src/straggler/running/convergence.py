@@ -3,7 +3,8 @@
 A run did not converge if
 - a loss or a weight is not finite (for a loss, the server raises Diverged, which ends the run),
 - the network collapsed: it gave every input the same output for an epoch (CollapseDetector raises Diverged),
-- a classifier's final test accuracy is at most CHANCE_MARGIN points above chance, or
+- a classifier's final test accuracy is at most CHANCE_MARGIN points above chance (for text: above the share
+  of the most frequent token), or
 - without classes (regression, quadratics), the final loss exceeds the loss of the initial model by more than
   EXPLOSION times its magnitude.
 """
@@ -34,7 +35,8 @@ def has_converged(
     if not bool(torch.isfinite(x).all()):
         return False
     if scores["test_accuracy"] is not None:
-        return bool(scores["test_accuracy"] > 100 / len(problem.classes) + CHANCE_MARGIN)
+        chance = max(100 / len(problem.classes), getattr(problem, "chance", 0.0))
+        return bool(scores["test_accuracy"] > chance + CHANCE_MARGIN)
     final_loss = scores.get("test_loss")
     if final_loss is None or not initial_loss:  # a loss of zero has no magnitude to compare with
         return True

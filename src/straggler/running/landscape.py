@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from straggler.algorithms.work import gradient_program
 from straggler.config.registry import InputError
 from straggler.config.settings import COMPONENTS
 from straggler.core import Problem
@@ -27,6 +28,7 @@ from straggler.problems.examples import ExampleSubset
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
 from straggler.record import Record, RecordError, read_table
 from straggler.running.atomic_files import write_parquet_atomically
+from straggler.running.untrusted_files import MAX_TABLE_BYTES, is_regular_file, read_regular_bytes
 
 SAVE_SECONDS = 10.0  # between writes to the cache: the work that an interruption may lose
 CACHE_NAME = re.compile(r"[0-9a-f]{16}-(\d{1,3})-(\d+|all)-(\d+\.\d+)")  # key, grid, samples, margin
@@ -105,7 +107,7 @@ def compute_landscape(
     plane, paths = fit_plane(runs, report)
     points = place_points(plane, paths, grid, margin)
     cache = find_cache_folder(runs) / f"{hash_runs(runs)}-{grid}-{samples or 'all'}-{margin}.parquet"
-    if cache.is_file():
+    if is_regular_file(cache):
         points = read_points(cache, points)
         partial = points["loss"].is_null().any()
         report(f"Resuming from {cache}." if partial else f"Read from {cache}.")
@@ -146,7 +148,7 @@ def find_trajectories(records: Mapping[str, Record], report: Report) -> Landscap
     """
     paths: dict[str, SnapshotPath] = {}
     for name, record in records.items():
-        if (record.path / "snapshots.safetensors").is_file():
+        if is_regular_file(record.path / "snapshots.safetensors"):
             try:
                 path = read_path(record, report)
             except (RecordError, KeyError, InputError) as error:
@@ -246,9 +248,9 @@ def sort_by_content(records: Mapping[str, Record]) -> dict[str, Record]:
 def hash_run(run: Record) -> str:
     """Return a hash of the snapshots and the settings."""
     snapshots = run.path / "snapshots.safetensors"
-    if not snapshots.is_file():
+    if not is_regular_file(snapshots):
         raise InputError(f"{run.path} has no snapshots. Run it again with --snapshots 20.")
-    return hashlib.sha256(snapshots.read_bytes() + run.text.encode()).hexdigest()
+    return hashlib.sha256(read_regular_bytes(snapshots, MAX_TABLE_BYTES) + run.text.encode()).hexdigest()
 
 
 def hash_runs(runs: Sequence[Record]) -> str:
@@ -309,7 +311,7 @@ def evaluate_points(
     cache.parent.mkdir(parents=True, exist_ok=True)
     with use_one_thread():
         report(estimate_cost(problem, next(build_models(plane, paths, points, missing)), len(missing), jobs))
-        with closing(create_computer(problem, jobs)) as compute:
+        with closing(create_computer(gradient_program(problem), jobs)) as compute:
             saved, models = time.monotonic(), build_models(plane, paths, points, missing)
             for done, chunks in enumerate(compute.evaluate_each(models, "test")):
                 losses[missing[done]] = sum(c.loss for c in chunks) / sum(c.samples for c in chunks)

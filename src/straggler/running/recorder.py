@@ -1,5 +1,6 @@
 """Recorder: writes a record while the run happens, so that every file on disk is complete."""
 
+import hashlib
 import os
 import platform
 import shutil
@@ -30,6 +31,7 @@ from straggler.running.atomic_files import (
     write_tensors_atomically,
     write_text_atomically,
 )
+from straggler.running.untrusted_files import is_regular_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +45,7 @@ class RecorderState:
     """The state of a recorder in a checkpoint, to delete rows recorded after it."""
 
     curve: list[dict[str, Any]] = field(default_factory=list)
-    parts: int = 0  # number of part files of arrivals
+    parts: list[str] = field(default_factory=list)  # the SHA-256 of each part file of arrivals
     events: list[dict[str, Any]] = field(default_factory=list)  # failures of workers
 
 
@@ -57,37 +59,51 @@ class Recorder:
         command: list[str],
         resumed: RecorderState | None = None,
         force: bool = False,
+        device: str = "cpu",
     ) -> None:
-        self.path = folder
+        self.path, self._device = folder, device
         self._text, self._command, self._resumed, self._force = text, command, resumed, force
         self._state = RecorderState()
+        self._reported: set[str] = set()  # evaluations that callbacks got before the process was killed
         self._rows: dict[str, list[Any]] = {column: [] for column in ARRIVALS}
         self._flushed = time.monotonic()
         self._lock: FileLock | None = None
 
     def __enter__(self) -> Self:
+        if (parts := self.path / "arrivals.parts").is_symlink():  # files in it are deleted
+            raise RecordError(f"{parts} is a link. Replace it by the folder that it stands for.")
         self._lock = lock_folder(self.path, "--out")
         if not self._force and find_finished_record(self.path) is not None:
             self._lock.release()
             raise RecordError(f"Another process has finished the run {self.path} in the meantime.")
-        if self._resumed is None:
-            self._clear_folder()
-        else:
-            self._return_to(self._resumed)
+        try:
+            self._reported = self._read_reported()
+            self._delete_temporary_files()
+            self._clear_folder() if self._resumed is None else self._return_to(self._resumed)
+        except BaseException:
+            self._lock.release()
+            raise
         self._write_events()
-        write_json_atomically(self.path / "environment.json", describe_environment(self._command))
+        write_json_atomically(
+            self.path / "environment.json", describe_environment(self._command) | {"device": self._device}
+        )
         self.write_summary({"status": "running"})
         write_text_atomically(self.path / "experiment.toml", self._text)  # last: now the folder is a record
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self.flush()
-        if kind is not None:
-            status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
-            summary = Record(self.path).summary
-            self.write_summary(summary | {"status": status, "error": f"{kind.__name__}: {error}"})
         assert self._lock is not None
-        self._lock.release()
+        try:
+            self.flush()
+            if kind is not None:
+                status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
+                summary = Record(self.path).summary
+                self.write_summary(summary | {"status": status, "error": f"{kind.__name__}: {error}"})
+        except Exception:
+            if kind is None:
+                raise  # otherwise the error of the block says more, such as a full disk
+        finally:
+            self._lock.release()
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -106,9 +122,20 @@ class Recorder:
         self._state.events.append({"time": time, "worker": worker, "what": reason})
         self._write_events()
 
-    def add_evaluation(self, row: Mapping[str, Any]) -> None:
-        """Add a row to the curve."""
+    @property
+    def curve(self) -> list[dict[str, Any]]:
+        """The evaluations so far."""
+        return self._state.curve
+
+    def add_evaluation(self, row: Mapping[str, Any], write: bool = True) -> bool:
+        """Add a row to the curve; return whether it is new, not repeated after the process was killed."""
         self._state.curve.append(dict(row))
+        if write:
+            self.write_curve()
+        return describe_row(row) not in self._reported
+
+    def write_curve(self) -> None:
+        """Write all evaluations."""
         table = pl.DataFrame(self._state.curve, infer_schema_length=None)
         write_parquet_atomically(self.path / "curve.parquet", table)
 
@@ -126,13 +153,16 @@ class Recorder:
         folder = self.path / "arrivals.parts"
         folder.mkdir(exist_ok=True)
         table = pl.DataFrame(self._rows, schema=ARRIVALS)
-        write_parquet_atomically(folder / f"{self._state.parts:06d}.parquet", table)
-        self._state.parts += 1
+        part = folder / f"{len(self._state.parts):06d}.parquet"
+        write_parquet_atomically(part, table, sync=True)  # a checkpoint relies on it
+        self._state.parts.append(hash_part(part) or "")
         self._rows = {column: [] for column in ARRIVALS}
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Merge the parts into arrivals.parquet, write the final summary, and delete the checkpoints."""
+        """Write the curve, the merged arrivals and the final summary, and delete the checkpoints."""
         self.flush()
+        if self.curve:
+            self.write_curve()
         write_parquet_atomically(self.path / "arrivals.parquet", Record(self.path).history)
         self.write_summary(summary)  # from here on the run is finished; before, a killed run resumes
         for checkpoint in self.path.glob("checkpoint-*.safetensors"):
@@ -144,13 +174,47 @@ class Recorder:
         self.flush()
         return self._state
 
+    def _read_reported(self) -> set[str]:
+        """Return the evaluations in the folder, if they can be read."""
+        if self._resumed is None:
+            return set()
+        try:
+            return {describe_row(row) for row in Record(self.path).curve.to_dicts()}
+        except RecordError:
+            return set()
+
+    def _delete_temporary_files(self) -> None:
+        """Delete what processes that were killed had not finished to write."""
+        for file in [*self.path.glob(".*.tmp"), *self.path.glob("arrivals.parts/.*.tmp")]:
+            file.unlink(missing_ok=True)
+
     def _return_to(self, state: RecorderState) -> None:
         """Delete everything that was recorded after a checkpoint."""
-        self._state = RecorderState(state.curve, state.parts, state.events + self._state.events)
+        for number, expected in enumerate(state.parts):
+            part = self.path / "arrivals.parts" / f"{number:06d}.parquet"
+            if hash_part(part) != expected:
+                raise RecordError(
+                    f"{part} is missing or damaged, so the record of the run cannot be completed. "
+                    f"Restore the file, or pass --force to start over."
+                )
+        found = self._read_events()  # it may have more than the checkpoint: failures did happen
+        events = found if found[: len(state.events)] == state.events else state.events
+        self._state = RecorderState(state.curve, state.parts, events + self.events)
+        (self.path / "curve.parquet").unlink(missing_ok=True)
+        if state.curve:
+            self.write_curve()
         (self.path / "arrivals.parquet").unlink(missing_ok=True)  # the process was killed while it finished
         for part in (self.path / "arrivals.parts").glob("*.parquet"):
-            if int(part.stem) >= state.parts:
+            if not part.stem.isdecimal() or int(part.stem) >= len(state.parts):
                 part.unlink()
+
+    def _read_events(self) -> list[dict[str, Any]]:
+        """Return the failures in the folder; none if the file is damaged."""
+        try:
+            events = Record(self.path).events
+            return events if all(set(event) == {"time", "worker", "what"} for event in events) else []
+        except (RecordError, TypeError):
+            return []
 
     def _write_events(self) -> None:
         if self._lock is not None and self.events:
@@ -164,17 +228,29 @@ class Recorder:
         shutil.rmtree(self.path / "arrivals.parts", ignore_errors=True)
 
 
+def describe_row(row: Mapping[str, Any]) -> str:
+    """Return the values of an evaluation as text: also NaN is equal to itself."""
+    return repr({name: value for name, value in row.items() if value is not None})
+
+
+def hash_part(part: Path) -> str | None:
+    """Return the SHA-256 of a file of arrivals; None if it is not a regular file."""
+    return hashlib.sha256(part.read_bytes()).hexdigest() if is_regular_file(part) else None
+
+
 def lock_folder(folder: Path, option: str) -> FileLock:
     """Create the folder if needed and lock it for this process; `option` names it in errors."""
     lock = FileLock(folder / LOCK_FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
+        (folder / LOCK_FILE).write_text(platform.node())  # readers on this machine trust the lock
     except Timeout:
         raise RecordError(
             f"Another process is writing {folder}. Wait until it ends, or use another {option}."
         ) from None
     except OSError as error:
+        lock.release()
         raise RecordError(
             f"{folder} cannot be written ({error.strerror}). Choose another folder with {option}."
         ) from None

@@ -2,19 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
+import torch
 from torch import Tensor
 
+from straggler.algorithms.aggregations import Mean
 from straggler.algorithms.corrections import Uncorrected
-from straggler.core import Arrival, Change, Decision, Diverged, Optimizer, Policy, Problem, Server
+from straggler.algorithms.work import gradient_program
+from straggler.core import Arrival, Change, Decision, Diverged, Message, Optimizer, Policy, Problem, Server
 from straggler.core.loop import Budget, train
 from straggler.engines.pool.gradient_pool import GradientComputer
 from straggler.engines.simulator import Simulator
 from straggler.experiment import Experiment
 from straggler.problems.quadratic import NullProblem
 from straggler.problems.supervised import use_one_thread
+from straggler.timing.churn import Churn
+from straggler.timing.cores import CoreSchedule
 from straggler.timing.durations import Durations
+from straggler.timing.links import Network
 
 # Called after each arrival with the arrival, the server's decision and the staleness.
 SimulationObserver = Callable[[Arrival, Decision, int], None]
@@ -27,11 +33,15 @@ class Simulation:
     server: Server
     problem: Problem
     durations: Durations
+    network: Network | None = None
+    churn: Churn | None = None
+    cores: CoreSchedule | None = None
     diverged: Diverged | None = None
     engine: Simulator = field(init=False)
 
     def __post_init__(self) -> None:
-        self.engine = Simulator(GradientComputer(self.problem), self.durations)
+        compute = GradientComputer(self.server.program)
+        self.engine = Simulator(compute, self.durations, self.network, self.churn, self.cores)
 
     def run(self, budget: Budget, observe: SimulationObserver | None = None) -> Self:
         """Run until the budget is spent or the run diverges."""
@@ -50,15 +60,37 @@ class FixedModel(Optimizer):
 
     name: ClassVar[str] = "fixed"
 
-    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int) -> Tensor:
+    def step(self, x: Tensor, direction: Tensor, lr: float, worker: int, version: int) -> Tensor:
         return x
+
+
+class TimingProblem:
+    """A problem with the sizes and samples of another one, whose gradients are zero and cost nothing."""
+
+    def __init__(self, problem: Problem) -> None:
+        x, buffers = problem.initial_model()
+        self._problem, self._result = problem, Message(torch.zeros_like(x), 0.0, buffers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._problem, name)
+
+    def gradient(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> Message:
+        return self._result
+
+
+def create_timing_problem(experiment: Experiment) -> Problem:
+    """Return a problem whose gradients cost nothing, with all that the experiment's timing depends on."""
+    has_links = experiment.link or experiment.server_link is not None
+    if has_links or any(law.needs_samples for law in experiment.delay):
+        return cast(Problem, TimingProblem(experiment.problem()))
+    return NullProblem()
 
 
 def create_simulation(experiment: Experiment, problem: Problem | None = None) -> Simulation:
     """Return the simulation of an experiment; without a problem, gradients cost nothing."""
-    problem = NullProblem() if problem is None else problem
-    durations = Durations(experiment.compute, experiment.delay, experiment.workers, experiment.seed)
-    return Simulation(experiment.server(problem), problem, durations)
+    problem = create_timing_problem(experiment) if problem is None else problem
+    server = experiment.server(problem)
+    return Simulation(server, problem, *experiment.timing(server.program))
 
 
 def simulate(
@@ -83,8 +115,9 @@ def simulate_policy(policy: Policy, durations: Durations, budget: Budget) -> Sim
         durations.workers,
         policy,
         Uncorrected(),
+        Mean(),
         FixedModel(),
         lr=lambda epochs: 0.0,
-        epoch=problem.samples,
+        program=gradient_program(problem),
     )
     return Simulation(server, problem, durations).run(budget)

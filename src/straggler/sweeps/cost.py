@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from straggler.core.interfaces import Split
+from straggler.core.interfaces import Problem, Split
 from straggler.core.loop import Budget
 from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
@@ -28,7 +28,7 @@ class MeasuredCosts:
     """Seconds on one core for one kind of experiment."""
 
     start: float  # load the data and build the model
-    arrival: float  # compute a gradient and apply it
+    gradient: float  # compute it, with its share of the message and the step
     evaluation: float  # of the test and validation sets
     train_evaluation: float  # of the training set
     samples: int  # of the training set
@@ -46,7 +46,7 @@ class CostModel:
         experiment = run.experiment
         if isinstance(experiment, Repetition):
             return COUNTED_SECONDS * experiment.gradients
-        keys = ("dataset", "model", "loss", "batch_size", "correction", "optimizer")
+        keys = ("dataset", "model", "loss", "batch_size", "work", "channel", "correction", "optimizer")
         kind = tuple(str(getattr(experiment, key)) for key in keys)
         try:
             if kind not in self._costs:
@@ -63,16 +63,22 @@ def measure_costs(experiment: Experiment, data: Path | None) -> MeasuredCosts:
     x, buffers = problem.initial_model()
     start = time.perf_counter() - started
 
-    arrival = measure_seconds(simulate, experiment, problem, Budget(gradients=1))
-    count = min(MAX_GRADIENTS, int(MEASURE_SECONDS / max(arrival, 1e-4)))
+    gradient = measure_gradient(experiment, problem, 1)
+    count = min(MAX_GRADIENTS, int(MEASURE_SECONDS / max(gradient, 1e-4)))
     if count > 1:  # the first gradient is slow
-        seconds = measure_seconds(simulate, experiment, problem, Budget(gradients=count))
-        arrival = min(arrival, seconds / count)
+        gradient = min(gradient, measure_gradient(experiment, problem, count))
     with use_one_thread():
         chunk = min(measure_seconds(problem.evaluate, x, buffers, "test", 0) for _ in range(2))
     tested: list[Split] = ["test", "validation"] if experiment.validation else ["test"]
     evaluation = chunk * sum(map(problem.count_chunks, tested))
-    return MeasuredCosts(start, arrival, evaluation, chunk * problem.count_chunks("train"), problem.samples)
+    return MeasuredCosts(start, gradient, evaluation, chunk * problem.count_chunks("train"), problem.samples)
+
+
+def measure_gradient(experiment: Experiment, problem: Problem, count: int) -> float:
+    """Return the seconds per gradient of a run of about so many gradients."""
+    started = time.perf_counter()
+    server = simulate(experiment, problem, Budget(gradients=count)).server
+    return (time.perf_counter() - started) / max(1, server.gradients)
 
 
 def measure_seconds(function: Callable[..., object], *arguments: object) -> float:
@@ -85,12 +91,12 @@ def measure_seconds(function: Callable[..., object], *arguments: object) -> floa
 def estimate_seconds(experiment: Experiment, costs: MeasuredCosts) -> float:
     """Return the seconds of a run on one core, or of a real-time run on this machine."""
     gradients = count_gradients(experiment, costs.samples)
-    training = RECORDING * costs.arrival * gradients
+    training = RECORDING * costs.gradient * gradients
     if experiment.engine != "simulator":
         cores = min(experiment.workers, os.cpu_count() or 1)
-        job = costs.arrival + mean_job_seconds(experiment, experiment.delay)
+        job = costs.gradient + mean_job_seconds(experiment, experiment.delay)
         training = experiment.seconds or max(training / cores, gradients * job / experiment.workers)
-    epochs = gradients * experiment.batch_size / costs.samples
+    epochs = gradients * experiment.mean_batch_size / costs.samples
     evaluations = 1 + (epochs / experiment.eval_every if experiment.eval_every else 0.0)
     of_train = {"never": 0.0, "end": 1.0, "always": evaluations}[experiment.train_metrics or "end"]
     return costs.start + training + evaluations * costs.evaluation + of_train * costs.train_evaluation
@@ -100,15 +106,18 @@ def count_gradients(experiment: Experiment, samples: int) -> float:
     """Return how many gradients the budget allows, all workers together."""
     if experiment.gradients is not None:
         return float(experiment.gradients)
+    batches = experiment.count_batches() or [1]
+    per_message = sum(batches) / len(batches)
     if experiment.updates is not None:
         try:
-            return float(experiment.updates) * experiment.policy.gradients_per_step(experiment.workers)
-        except ValueError:  # a custom policy that does not say; a step uses at most one gradient per worker
-            return float(experiment.updates) * experiment.workers
-    if experiment.seconds is not None:
+            messages = experiment.updates * experiment.policy.gradients_per_step(experiment.workers)
+        except ValueError:  # a custom policy that does not say; a step uses at most one message per worker
+            messages = experiment.updates * experiment.workers
+        return messages * per_message
+    if experiment.seconds is not None:  # links are ignored, so this is the largest number
         job = mean_job_seconds(experiment, [experiment.compute, *experiment.delay])
         return experiment.workers * experiment.seconds / max(job, 1e-9)
-    epochs = (experiment.epochs or 1.0) * samples / experiment.batch_size
+    epochs = (experiment.epochs or 1.0) * samples / experiment.mean_batch_size
     is_shared = experiment.stop == "each" and str(experiment.partition) == "shared"
     return epochs * (experiment.workers if is_shared else 1)
 

@@ -4,7 +4,6 @@ import functools
 import itertools
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from straggler.config.imports import has_import_strings
 from straggler.config.registry import CatalogueEntry, InputError, suggest_name
 from straggler.experiment import Experiment
+from straggler.running.untrusted_files import read_toml
 from straggler.timing.clusters import Repetition
 
 MAX_RUNS = 100_000
@@ -113,8 +113,8 @@ def plan_runs(cells: Iterable[Cell], seeds: Sequence[int]) -> list[PlannedRun]:
 def read_grid_file(path: Path | str) -> dict[str, Any]:
     """Read a grid from a TOML file."""
     try:
-        return tomllib.loads(Path(path).read_text())
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return read_toml(path)
+    except (OSError, ValueError) as error:
         raise InputError(f"Cannot read {path}: {error}. Pass a TOML file of experiment settings") from None
 
 
@@ -130,7 +130,7 @@ def expand_grid(grid: Grid, seeds: int | Sequence[int] | None = None) -> tuple[l
     chosen_seeds = parse_seeds(shared.pop("seeds", 1) if seeds is None else seeds)
     if not isinstance(parts, list) or not parts or not all(isinstance(part, Mapping) for part in parts):
         raise InputError("grid must be a list of tables: [[grid]] in TOML, a list of dictionaries in Python")
-    grids = [shared | dict(part) for part in parts]
+    grids = [join_metrics(shared | dict(part)) for part in parts]
     for settings in grids:
         check_grid(settings)
     runs = len(chosen_seeds) * sum(
@@ -145,6 +145,13 @@ def expand_grid(grid: Grid, seeds: int | Sequence[int] | None = None) -> tuple[l
     cells: list[Cell] = [cell for settings in grids for cell in expand_combinations(settings, varying)]
     as_text = {key for key in varying if any(isinstance(cell.labels[key], str) for cell in cells)}
     return [unify_labels(cell, as_text) for cell in cells], chosen_seeds
+
+
+def join_metrics(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with a list of metrics as one value: every run measures all of them."""
+    metrics = settings.get("metrics")
+    nested = isinstance(metrics, list) and any(isinstance(each, list) for each in metrics)
+    return settings | {"metrics": tuple(metrics)} if isinstance(metrics, list) and not nested else settings
 
 
 def unify_labels(cell: Cell, as_text: set[str]) -> Cell:

@@ -4,6 +4,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
@@ -14,6 +16,7 @@ from typing import Any, Literal
 
 import cloudpickle
 
+from straggler.core.devices import DeviceChoice, find_devices
 from straggler.engines.pool.fork_server import fork_child
 from straggler.experiment import Experiment
 from straggler.running.observer import RunProgress
@@ -22,6 +25,8 @@ from straggler.sweeps.results import SummaryRow, summarise_run, summarise_throug
 from straggler.timing.clusters import Repetition
 
 STOP_SECONDS = 20.0  # that a process has to save its run when the sweep is interrupted
+BEAT_SECONDS = 1.0  # between two signs of life of a process
+SILENCE_SECONDS = 60.0  # without a sign of life, after which a process counts as hung
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,16 @@ class PoolProcess:
         self._fork_server, self._number = fork_child(serve_runs, [theirs.fileno()], [theirs.fileno()])
         theirs.close()
         self.connection, self.run = Connection(ours.detach()), None  # type: Connection, PlannedRun | None
+        if not self.connection.poll(SILENCE_SECONDS):
+            self._fork_server.kill_child(self._number)
+            raise RuntimeError(f"A process for runs did not start within {SILENCE_SECONDS:g} s. Try again.")
         self.pid: int = self.connection.recv()
+        self.heard = time.monotonic()  # when it last sent a message, or received a run
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether the process should have sent a sign of life long ago."""
+        return self.run is not None and time.monotonic() - self.heard > SILENCE_SECONDS
 
     def interrupt(self) -> None:
         """Ask the process to save its run and to exit."""
@@ -50,8 +64,9 @@ class PoolProcess:
 
     def close(self) -> int:
         """Wait until an interrupted process has saved its run, end it, and return its exit code."""
+        until = time.monotonic() + STOP_SECONDS
         with suppress(EOFError, OSError):
-            while self.run and self.connection.poll(STOP_SECONDS):
+            while self.run and time.monotonic() < until and self.connection.poll(5 * BEAT_SECONDS):
                 self.connection.recv()
         self.connection.close()
         return self._fork_server.kill_child(self._number)
@@ -60,8 +75,16 @@ class PoolProcess:
 class LocalPool:
     """Runs experiments side by side on this machine. If a process dies, only its run fails."""
 
-    def __init__(self, cores: int, runs: Path, data: Path | None = None, address: str | None = None) -> None:
-        """`address` is the Ray cluster that runs of the ray engine join."""
+    def __init__(
+        self,
+        cores: int,
+        runs: Path,
+        data: Path | None = None,
+        address: str | None = None,
+        device: DeviceChoice = "cpu",
+    ) -> None:
+        """`address` is the Ray cluster that runs of the ray engine join; processes take devices in turn."""
+        self.device, self._devices = device, [str(each) for each in find_devices(device)]
         self.cores, self.runs, self.data, self.address = cores, runs, data, address
         self.processes: list[PoolProcess] = []
 
@@ -76,8 +99,12 @@ class LocalPool:
                         self._start(number, run := waiting.popleft())
                         yield RunEvent(run, "progress", 0.0)
                 busy = {process.connection: n for n, process in enumerate(self.processes) if process.run}
-                for connection in wait(list(busy)):
-                    yield self._receive(busy[connection])  # type: ignore[index]
+                for connection in wait(list(busy), timeout=BEAT_SECONDS):
+                    if (event := self._receive(busy[connection])) is not None:  # type: ignore[index]
+                        yield event
+                for number, process in enumerate(self.processes):
+                    if process.is_hung:
+                        yield self._end_hung_process(number)
         finally:
             for process in self.processes:
                 process.interrupt()
@@ -85,14 +112,21 @@ class LocalPool:
                 process.close()
 
     def _start(self, number: int, run: PlannedRun) -> None:
-        places = self.runs.absolute(), self.data, self.address
+        devices = self._devices if run.is_real_time else [self._devices[number % len(self._devices)]]
+        places = self.runs.absolute(), self.data, self.address, ",".join(devices)
         order = cloudpickle.dumps((run.id, run.order, run.measurements, *places, Path.cwd(), sys.argv))
         try:
             self.processes[number].connection.send_bytes(order)
         except OSError:  # the process died while it was idle
             self._replace(number)
             self.processes[number].connection.send_bytes(order)
-        self.processes[number].run = run
+        self.processes[number].run, self.processes[number].heard = run, time.monotonic()
+
+    def _end_hung_process(self, number: int) -> RunEvent:
+        run = self.processes[number].run
+        assert run is not None
+        self._replace(number)
+        return RunEvent(run, "failed", f"its process sent nothing for {SILENCE_SECONDS:g} s")
 
     def _replace(self, number: int) -> int:
         self.processes[number].run = None
@@ -100,7 +134,8 @@ class LocalPool:
         self.processes[number] = PoolProcess()
         return exit_code
 
-    def _receive(self, number: int) -> RunEvent:
+    def _receive(self, number: int) -> RunEvent | None:
+        """Return the event that a process reports; None for a sign of life."""
         process = self.processes[number]
         run = process.run
         assert run is not None
@@ -108,6 +143,9 @@ class LocalPool:
             kind, content = process.connection.recv()
         except (EOFError, OSError):
             return RunEvent(run, "failed", f"its process died (exit code {self._replace(number)})")
+        process.heard = time.monotonic()
+        if kind == "alive":
+            return None
         if kind != "progress":
             process.run = None
         return RunEvent(run, kind, content)
@@ -116,8 +154,20 @@ class LocalPool:
 def serve_runs(fd: int) -> None:
     """Run experiments in a process of the pool until the connection closes."""
     os.setpgrp()  # Ctrl-C goes to the sweep, which interrupts each process once
-    connection = Connection(fd)
-    connection.send(os.getpid())
+    connection, lock = Connection(fd), threading.Lock()
+
+    def send(message: Any) -> None:
+        with lock:
+            connection.send(message)
+
+    def beat() -> None:
+        with suppress(OSError):
+            while True:
+                time.sleep(BEAT_SECONDS)
+                send(("alive", None))
+
+    send(os.getpid())
+    threading.Thread(target=beat, daemon=True).start()
     while True:
         try:
             *order, folder, sys.argv = cloudpickle.loads(connection.recv_bytes())
@@ -125,10 +175,10 @@ def serve_runs(fd: int) -> None:
             return
         os.chdir(folder)
         try:
-            result = run_and_summarise(lambda seen: connection.send(("progress", seen.spent)), *order)
+            result = run_and_summarise(lambda seen: send(("progress", seen.spent)), *order)
         except KeyboardInterrupt:  # the sweep was interrupted, and the run is saved
             return
-        connection.send(result)
+        send(result)
 
 
 def run_and_summarise(
@@ -139,6 +189,7 @@ def run_and_summarise(
     runs: Path,
     data: Path | None,
     address: str | None = None,
+    device: str = "cpu",
 ) -> tuple[str, SummaryRow | str]:
     """Run an experiment on one core, or use its record. Return ("done", row) or ("failed", reason)."""
     try:
@@ -150,7 +201,7 @@ def run_and_summarise(
             reason = "the versions of straggler differ, or a custom object has no stable fingerprint"
             return "failed", f"{problem}: {reason}"
         cluster = address if experiment.engine == "ray" else None
-        record = experiment.run(runs, jobs=1, data=data, progress=progress, address=cluster)
+        record = experiment.run(runs, jobs=1, data=data, progress=progress, address=cluster, device=device)
         return "done", summarise_run(experiment, record, measurements, data)
     except Exception as error:
         return "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -39,6 +39,7 @@ class RayPool:
         with requiring_ray("--on ray"):
             from straggler.engines.ray_cluster import LostCall, RemoteCalls
         self.address, self.runs, self.data = address, runs, data
+        self.device = "cpu"
         self._lost, self._max_cores = LostCall, cores
         self._datasets: dict[str, Any] = {}  # references to data sets on the cluster, by name
         self._calls = RemoteCalls(run_on_node, address, cores or CORES)

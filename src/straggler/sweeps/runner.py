@@ -12,6 +12,7 @@ from typing import Literal
 from rich.console import Console
 
 from straggler.config.registry import InputError
+from straggler.core.devices import DeviceChoice
 from straggler.record import find_finished_record
 from straggler.running.progress import ProgressBar
 from straggler.running.signals import handling_signals
@@ -120,13 +121,18 @@ def run_in_order(plan: SweepPlan) -> Generator[RunEvent]:
     """Run simulations side by side, then real-time runs one at a time on this machine."""
     pool = plan.pool
     yield from pool.run(run for run in plan.runs if not run.is_real_time)
-    alone = LocalPool(1, pool.runs, pool.data, pool.address)
+    alone = LocalPool(1, pool.runs, pool.data, pool.address, pool.device)
     yield from alone.run(run for run in plan.runs if run.is_real_time)
 
 
 @contextmanager
 def open_pool(
-    on: Place, address: str | None, cores: int | None, runs: Path, data: Path | None
+    on: Place,
+    address: str | None,
+    cores: int | None,
+    runs: Path,
+    data: Path | None,
+    device: DeviceChoice = "cpu",
 ) -> Iterator[Pool]:
     """Open a pool; a cluster that cannot be reached raises before anything is written."""
     if runs.exists() and not runs.is_dir():
@@ -134,7 +140,9 @@ def open_pool(
     if on == "local":
         if address is not None:
             raise InputError(f"--address {address} requires --on ray")
-        yield LocalPool(cores or os.cpu_count() or 1, runs, data)
+        yield LocalPool(cores or os.cpu_count() or 1, runs, data, None, device)
+    elif device != "cpu":
+        raise InputError(f"--device {device} requires --on local: runs on a cluster use its CPUs.")
     else:
         with closing(RayPool(address, cores, runs, data)) as pool:
             yield pool

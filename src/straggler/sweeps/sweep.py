@@ -9,6 +9,7 @@ from rich.console import Console
 
 from straggler.analysis.sweep_tables import CAPTION, SweepTable
 from straggler.config.imports import refuse_import_strings
+from straggler.core.devices import DeviceChoice
 from straggler.record import Record, find_finished_record
 from straggler.running.atomic_files import write_text_atomically
 from straggler.sweeps.grid import Grid, expand_grid, find_runnable_cells, read_grid_file
@@ -49,7 +50,9 @@ class SweepResult:
             times = {record.path.name: record.time_to(self.target) for record in self.records}
             column = [times.get(id) for id in summaries["id"]]
             summaries = summaries.with_columns(pl.Series("time_to_target", column, dtype=pl.Float64))
-        return SweepTable(summaries, collect_labels(self.plan.all_runs), self.target)
+        experiments = [run.experiment for run in self.plan.all_runs]
+        metrics = dict.fromkeys(m.label for one in experiments for m in getattr(one, "metrics", ()))
+        return SweepTable(summaries, collect_labels(self.plan.all_runs), self.target, list(metrics))
 
     @property
     def table(self) -> pl.DataFrame:
@@ -88,6 +91,7 @@ def sweep(
     on: Place = "local",
     address: str | None = None,
     data: Path | None = None,
+    device: DeviceChoice = "cpu",
     target: float | None = None,
     trust: bool = False,
     progress: bool = True,
@@ -100,6 +104,7 @@ def sweep(
     before the first one runs. Records go to `out`, the table and the summaries to `results` (results/NAME).
 
     `cores` is the number of runs at the same time; `on="ray"` runs them on a Ray cluster (`address`).
+    Runs take the devices in turn.
     `target` adds the time until a test accuracy in percent. `trust=True` follows import strings in TOML.
     """
     source = None
@@ -111,7 +116,7 @@ def sweep(
     with refuse_import_strings(source):
         cells, impossible = find_runnable_cells(cells, chosen_seeds[0])
         folder = Path(results) if results else Path("results") / name
-        with open_pool(on, address, cores, Path(out), data) as pool:
+        with open_pool(on, address, cores, Path(out), data, device) as pool:
             plan = plan_sweep(name, cells, chosen_seeds, pool, folder, key=["id"])
             console = Console(stderr=True, quiet=not progress, highlight=False)
             console.print(str(plan), markup=False, soft_wrap=True)

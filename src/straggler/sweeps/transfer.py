@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from straggler.problems.datasets import DataSet, ImageDataSet
+from straggler.problems.datasets import DataSet, PublishedDataSet
 from straggler.problems.downloads.cache import data_cache_folder, inspect_cache
 from straggler.problems.downloads.formats import Array
 from straggler.record import Record
@@ -18,10 +18,10 @@ PackedRecord = dict[str, bytes]
 
 def pack_dataset(dataset: DataSet, folder: Path | None) -> PackedData | None:
     """Return the files of a published data set, downloaded if necessary; None for other data sets."""
-    if not isinstance(dataset, ImageDataSet):
+    if not isinstance(dataset, PublishedDataSet):
         return None
     dataset.load(folder)
-    files = sorted((data_cache_folder() / dataset.published.name).glob("*.npy"))
+    files = sorted((data_cache_folder() / dataset.published.name).iterdir())
     return {file.name: np.fromfile(file, np.uint8) for file in files}
 
 
@@ -29,7 +29,7 @@ def unpack_dataset(dataset: DataSet, packed: PackedData | None, folder: Path) ->
     """Write a data set into a folder and return the folder; None if this machine's cache has the data."""
     if (
         packed is None
-        or not isinstance(dataset, ImageDataSet)
+        or not isinstance(dataset, PublishedDataSet)
         or not inspect_cache(dataset.published).problem
     ):
         return None
@@ -41,8 +41,10 @@ def unpack_dataset(dataset: DataSet, packed: PackedData | None, folder: Path) ->
 
 
 def pack_record(folder: Path) -> PackedRecord:
-    """Return the files of a finished record, without its lock."""
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name != ".lock"}
+    """Return the files of a finished record, without its lock and the folders of loggers."""
+    return {
+        file.name: file.read_bytes() for file in folder.iterdir() if file.is_file() and file.name != ".lock"
+    }
 
 
 def unpack_record(packed: PackedRecord, folder: Path, experiment: str) -> Record:

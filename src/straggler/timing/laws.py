@@ -1,47 +1,42 @@
 """The catalogue of laws: distributions of the seconds that a job takes."""
 
-import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from pydantic import Field, NonNegativeInt, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from straggler.config.registry import Catalogue, CatalogueEntry
-from straggler.core.randomness import addressed_rng
+from straggler.timing.samples import TrainingSamples
+from straggler.timing.tables import check_column, hash_file, read_table
+from straggler.timing.terms import Term, Workers
 
 BLOCK = 64  # number of a worker's jobs that are drawn at once
 Array = npt.NDArray[np.float64]
 NotNegative = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
 AtLeastOne = Annotated[float, Field(ge=1)]
 
 
 class Law(CatalogueEntry):
     """A law of the seconds per job, for all workers or only for some."""
 
-    workers: tuple[NonNegativeInt, ...] | None = None
+    workers: Workers | None = None
     multiplies: ClassVar[bool] = False  # whether it multiplies the compute time; then it can only be a delay
+    needs_samples: ClassVar[bool] = False  # whether it depends on the samples of a batch (see SampleLaw)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         # Pydantic puts inherited fields first. With `workers` last, `constant(0.03)` means 0.03 seconds.
         cls.model_fields["workers"] = cls.model_fields.pop("workers")
 
-    @field_validator("workers")
-    @classmethod
-    def _check_workers(cls, workers: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if workers is not None and not workers:
-            raise ValueError("[] affects no worker. Name a worker, or omit it for all workers.")
-        return workers
-
     @abstractmethod
-    def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
+    def block(self, term: Term, worker: int, number: int, compute: Array) -> Array:
         """Return the seconds of the worker's number-th block of jobs; `compute` are their compute times."""
 
     def initial_memory(self, workers: Sequence[int]) -> dict[int, Any]:
@@ -56,7 +51,7 @@ class Memoryless(Law):
     def draw(self, rng: np.random.Generator, worker: int, compute: Array) -> Array:
         """Return the seconds of `compute.size` jobs; `compute` are their compute times."""
 
-    def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
+    def block(self, term: Term, worker: int, number: int, compute: Array) -> Array:
         return self.draw(term.rng(worker, number), worker, compute)
 
 
@@ -128,7 +123,7 @@ class GammaMachines(Law):
     cv_machine: NotNegative
     cv_task: NotNegative
 
-    def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
+    def block(self, term: Term, worker: int, number: int, compute: Array) -> Array:
         machine = term.memory.get(worker)
         if machine is None:
             machine = draw_gamma(term.machine_rng(worker), self.mean, self.cv_machine, 1)[0]
@@ -191,7 +186,7 @@ class OnOff(Law):
     recover: Probability
     factor: AtLeastOne
 
-    def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
+    def block(self, term: Term, worker: int, number: int, compute: Array) -> Array:
         starts: list[bool] = term.memory.setdefault(
             worker, [False]
         )  # whether the worker is off when a block begins
@@ -210,6 +205,53 @@ class OnOff(Law):
         return states
 
 
+class SampleLaw(Law):
+    """A law that multiplies the compute time of a batch by a factor that depends on its samples."""
+
+    multiplies = True
+    needs_samples = True
+
+    def block(self, term: Term, worker: int, number: int, compute: Array) -> Array:
+        return np.zeros(compute.size)  # `Durations` applies the factor to each batch
+
+    @abstractmethod
+    def check_samples(self, samples: TrainingSamples) -> None:
+        """Raise ValueError if the training set does not have what the law needs."""
+
+    @abstractmethod
+    def batch_factor(self, samples: TrainingSamples, chosen: npt.NDArray[np.int64]) -> float:
+        """Return the factor of a batch of these samples."""
+
+
+class ByLabel(SampleLaw):
+    """Samples with one of these labels take factor times longer; a batch takes the mean of its samples."""
+
+    name = "by-label"
+    factor: Positive
+    labels: Annotated[tuple[int, ...], Field(min_length=1)]
+
+    def check_samples(self, samples: TrainingSamples) -> None:
+        last, classes = max(self.labels), int(samples.labels.max()) + 1
+        if last >= classes or min(self.labels) < 0:
+            raise ValueError(f"labels={[*self.labels]} must be 0 to {classes - 1}, as in the training set.")
+
+    def batch_factor(self, samples: TrainingSamples, chosen: npt.NDArray[np.int64]) -> float:
+        slow = np.isin(samples.labels[chosen], self.labels)
+        return float(np.where(slow, self.factor, 1.0).mean())
+
+
+class ByLength(SampleLaw):
+    """Compute time in proportion to the samples' mean number of non-zero elements (padding is zero)."""
+
+    name = "by-length"
+
+    def check_samples(self, samples: TrainingSamples) -> None:
+        samples.mean_length  # noqa: B018  (raises if it is not defined)
+
+    def batch_factor(self, samples: TrainingSamples, chosen: npt.NDArray[np.int64]) -> float:
+        return float(samples.lengths(chosen).mean()) / samples.mean_length
+
+
 class Trace(Law):
     """Measured seconds from a CSV or Parquet file with columns worker, seconds; repeats at the end."""
 
@@ -218,15 +260,18 @@ class Trace(Law):
 
     def identity(self) -> str:
         """Return the text form with a hash of the file, so that another trace has another id."""
-        return f"{super().identity()}#{hashlib.sha256(Path(self.file).read_bytes()).hexdigest()}"
+        return f"{super().identity()}#{hash_file(self.file)}"
 
-    def block(self, term: "Term", worker: int, number: int, compute: Array) -> Array:
+    def block(self, term: Term, worker: int, number: int, compute: Array) -> Array:
         measured: Array = term.memory[worker]
         launches = np.arange(number * BLOCK, number * BLOCK + compute.size)
         return measured[launches % measured.size]
 
     def initial_memory(self, workers: Sequence[int]) -> dict[int, Any]:
-        groups = self.read().group_by("worker")  # keeps the order within a worker
+        table = read_table(self, self.file, {"seconds": pl.Float64})
+        good = pl.col("seconds").is_finite() & (pl.col("seconds") >= 0)
+        check_column(self, table, "seconds", good, "finite and at least 0")
+        groups = table.group_by("worker")  # keeps the order within a worker
         measured = {int(worker): jobs["seconds"].to_numpy() for (worker,), jobs in groups}
         missing = [worker for worker in workers if worker not in measured]
         if missing:
@@ -234,33 +279,6 @@ class Trace(Law):
                 f"{self} has no jobs of worker {missing[0]}. Add them, or list the others in workers=[…]."
             )
         return {worker: measured[worker] for worker in workers}
-
-    def read(self) -> pl.DataFrame:
-        """Return the file's two columns after checking them."""
-        suffix = Path(self.file).suffix.lower()
-        if suffix not in (".csv", ".parquet"):
-            raise ValueError(f"{self}: the file is neither .csv nor .parquet. Convert it to one of them.")
-        try:
-            read = pl.read_csv if suffix == ".csv" else pl.read_parquet
-            table = read(self.file, glob=False)
-            table = table.select("worker", pl.col("seconds").cast(pl.Float64))
-        except (OSError, pl.exceptions.PolarsError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"{self}: {reason}. It needs the numeric columns worker and seconds.") from None
-        return self.check_table(table)
-
-    def check_table(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Return the table, or raise ValueError with its first bad row."""
-        if not table["worker"].dtype.is_integer() or table["worker"].null_count():
-            raise ValueError(f"{self}: the column worker must contain whole numbers from 0 in every row.")
-        good = (pl.col("seconds").is_finite() & (pl.col("seconds") >= 0)).fill_null(False)
-        bad = table.with_row_index("row").filter(~good)
-        if bad.height:
-            row, _, seconds = bad.row(0)
-            raise ValueError(
-                f"{self}: row {row + 1} has seconds={seconds}, which must be finite and at least 0."
-            )
-        return table
 
 
 def draw_gamma(rng: np.random.Generator, mean: float, cv: float, size: int) -> Array:
@@ -276,25 +294,6 @@ DELAYS = Catalogue(
     Law,
     [
         *(Constant, Gaussian, Uniform, Exponential, Gamma, GammaMachines),
-        *(LogNormal, Pareto, Power, Spikes, OnOff, Trace),
+        *(LogNormal, Pareto, Power, Spikes, OnOff, ByLabel, ByLength, Trace),
     ],
 )
-
-
-class Term:
-    """A law as one term of the sum that is a duration, with its workers, random generators and memory."""
-
-    def __init__(self, law: Law, index: int, workers: int, seed: int) -> None:
-        self.law, self.index, self.seed = law, index, seed
-        self.affected = frozenset(range(workers) if law.workers is None else law.workers)
-        if (last := max(self.affected)) >= workers:
-            raise ValueError(f"{law}: worker {last} does not exist. The workers are 0 to {workers - 1}.")
-        self.memory = law.initial_memory(sorted(self.affected))
-
-    def rng(self, worker: int, number: int) -> np.random.Generator:
-        """Return the generator of a worker's number-th block."""
-        return addressed_rng(self.seed, f"duration-{self.index}", worker, number)
-
-    def machine_rng(self, worker: int) -> np.random.Generator:
-        """Return the generator of the draws made once per worker, such as the mean of its machine."""
-        return addressed_rng(self.seed, f"machine-{self.index}", worker)

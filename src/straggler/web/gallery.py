@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from straggler.analysis.figures.classes import (
@@ -15,7 +14,12 @@ from straggler.analysis.figures.classes import (
     build_confusion_figure,
     build_partition_figure,
 )
-from straggler.analysis.figures.curves import build_curve_figure, build_norm_figure, build_staleness_curve
+from straggler.analysis.figures.curves import (
+    build_curve_figure,
+    build_norm_figure,
+    build_staleness_curve,
+    list_metrics,
+)
 from straggler.analysis.figures.description import FigureSpec
 from straggler.analysis.figures.landscape import build_landscape_figure
 from straggler.analysis.figures.staleness import (
@@ -27,16 +31,16 @@ from straggler.analysis.figures.staleness import (
 from straggler.analysis.figures.timeline import build_timeline_figure
 from straggler.analysis.labels import group_seeds, name_runs
 from straggler.experiment import Experiment
-from straggler.problems.datasets import DataSet, Mixture
+from straggler.problems.datasets import DataSet, Digits, ImageDataSet, Mixture
 from straggler.problems.downloads.sources import DataError
 from straggler.problems.partitions import count_classes
 from straggler.problems.supervised import SupervisedProblem
-from straggler.record import RecordError
-from straggler.web.run_facts import RunFacts
+from straggler.running.untrusted_files import is_regular_file
+from straggler.web.run_facts import READ_ERRORS, RunFacts
 
 T = TypeVar("T")
-BUILD_ERRORS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, OSError, RecordError)
 MAX_DETAILED = 8  # runs with separate figures, and settings in figures of arrivals
+MAX_METRICS = 8  # besides accuracy and loss
 MAX_GENERATED_NUMBERS = 20_000_000  # of a data set that is generated to count its classes
 MAX_PARTITION_WORKERS = 200
 Groups = Mapping[str, Sequence[RunFacts]]
@@ -71,8 +75,9 @@ def build_live_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
     groups, named = group_seeds(runs), name_runs(runs)
     figures = [
         try_building(runs, metric, lambda metric=metric: build_curve_figure(metric, groups, training=False))  # type: ignore[misc]
-        for metric in ("accuracy", "loss")
+        for metric in ("accuracy", "loss", *list_metrics(runs)[:MAX_METRICS])
     ]
+    first = len(figures)
     with_jobs = {name: run for name, run in take_first(named).items() if len(run.jobs)}
     if with_jobs:
         settings = take_first(groups)
@@ -85,7 +90,7 @@ def build_live_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
             figure = try_building(runs, what, lambda build=build: build(settings))  # type: ignore[misc]
             figures.append(add_limit_note(figure, groups, "settings"))
         workers = try_building(runs, "timeline", lambda: build_worker_figures(with_jobs)) or []
-        figures[4:4] = [add_limit_note(figure, named) for figure in workers]
+        figures[first + 2 : first + 2] = [add_limit_note(figure, named) for figure in workers]
     return [figure for figure in figures if figure is not None]
 
 
@@ -102,7 +107,7 @@ def build_worker_figures(runs: Mapping[str, RunFacts]) -> list[FigureSpec]:
 
 def build_path_figure(runs: Mapping[str, RunFacts], groups: Groups) -> FigureSpec | None:
     """Build the paths of the weights in three dimensions, on the surface of a cached landscape."""
-    if not any((run.path / "snapshots.safetensors").is_file() for run in runs.values()):
+    if not any(is_regular_file(run.path / "snapshots.safetensors") for run in runs.values()):
         return None
     from straggler.running.landscape import find_trajectories  # takes a second to import
 
@@ -138,7 +143,7 @@ def try_building(runs: Sequence[RunFacts], what: str, build: Callable[[], T]) ->
     """Build a figure; if the record has unexpected content, add a problem instead."""
     try:
         return build()
-    except (*BUILD_ERRORS, pl.exceptions.PolarsError) as error:
+    except READ_ERRORS as error:
         runs[0].problems.append(f"no figure of {what}: {type(error).__name__} {str(error)[:200]}")
         return None
 
@@ -149,6 +154,8 @@ def count_partition(run: RunFacts) -> tuple[tuple[str, ...], NDArray[np.int64]] 
         return None
     data = run.experiment.dataset
     if isinstance(data, Mixture) and data.samples * data.features > MAX_GENERATED_NUMBERS:
+        return None
+    if not isinstance(data, ImageDataSet | Digits | Mixture):  # a page reads no file that a record names
         return None
     keys = ("dataset", "partition", "workers", "seed", "validation")
     return count_samples_by_class(*(str(getattr(run.experiment, key)) for key in keys))

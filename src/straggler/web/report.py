@@ -21,7 +21,7 @@ from straggler.record import Record
 from straggler.running.atomic_files import replace_atomically
 from straggler.web.gallery import build_gallery
 from straggler.web.printed_report import draw_pages, write_pdf, write_png
-from straggler.web.run_facts import CUSTOM_REMARK, RunFacts
+from straggler.web.run_facts import CUSTOM_REMARK, RunFacts, limit_memory
 from straggler.web.study_page import StudyPage, is_study_folder
 
 STATIC = Path(__file__).parent / "static"
@@ -58,7 +58,9 @@ def report(
     items = [records] if isinstance(records, Record | Path | str) else list(records)
     paths = list(dict.fromkeys(item.path if isinstance(item, Record) else Path(item) for item in items))
     studies = [StudyPage(folder) for folder in paths if is_study_folder(folder)]
-    runs = [RunFacts(folder) for folder in paths if not is_study_folder(folder)]
+    runs, left_out = limit_memory([RunFacts(folder) for folder in paths if not is_study_folder(folder)])
+    if left_out and not (runs or studies):
+        raise InputError(left_out[0])
     if not paths:
         raise InputError("There is nothing to report. Pass at least one run or study.")
     if kind in ("pdf", "png") and not runs:
@@ -77,7 +79,7 @@ def report(
                 write(draw_pages(runs, render_markdown_report(runs, (), title)), temporary)
     except OSError as error:
         raise InputError(f"Cannot write {path} ({error.strerror}). Choose another file.") from None
-    for problem in list_problems(runs, studies):
+    for problem in [*left_out, *list_problems(runs, studies)]:
         on_problem(problem)
     return path
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from straggler.analysis.figures.plotly_renderer import render_plotly
 from straggler.record import RecordError, find_locked_inodes, is_being_written, read_table
+from straggler.running.untrusted_files import is_regular_file, list_regular_files, read_json
 from straggler.web.gallery import build_gallery, build_live_gallery
 from straggler.web.report import (
     SUMMARY_COLUMNS,
@@ -22,8 +23,8 @@ from straggler.web.report import (
     dump_json,
     list_problems,
 )
-from straggler.web.run_facts import READ_ERRORS, RunFacts
-from straggler.web.study_page import StudyPage, is_study_folder
+from straggler.web.run_facts import READ_ERRORS, RunFacts, describe_problem, limit_memory
+from straggler.web.study_page import MAX_FILES, StudyPage, is_study_folder
 
 Stamp = tuple[Any, ...]  # changes when a file changes
 Row = dict[str, Any]
@@ -32,6 +33,7 @@ RUN_FILES = ("experiment.toml", "summary.json", "curve.parquet", "arrivals.parqu
 LISTED_SETTINGS = ("dataset", "model", "workers", "partition", "lr", "engine", "seed")
 LISTED_RESULTS = ("spent", "test_accuracy", "mean_staleness", "updates", "gradients", "seconds")
 MAX_COMPARED = 40
+MAX_ROW_BYTES = 20_000  # of one run in the list of runs
 PROGRESS_FILE = "progress.json"  # written by running studies and sweeps
 MAX_PROGRESS_BYTES, MAX_LISTED_RUNS = 5_000_000, 64
 
@@ -121,7 +123,12 @@ class RunIndex:
             raise RecordError("No run is selected. Pass its id as ?id=…")
         limit = f"Only the first {MAX_COMPARED} of {len(unique)} runs are shown."
         notes = [limit] if len(unique) > MAX_COMPARED else []
-        return [self.open_run(name)[1] for name in unique[:MAX_COMPARED]], notes
+        runs, left_out = limit_memory([self.open_run(name)[1] for name in unique[:MAX_COMPARED]])
+        if not runs:
+            raise RecordError(left_out[0])
+        if left_out:  # keep no large tables in memory
+            self._open.cache_clear()
+        return runs, notes + left_out
 
     def render_runs(self, names: Sequence[str], complete: bool) -> str:
         """Return figures, summary and commands of runs as JSON; `complete` adds the slow figures."""
@@ -148,11 +155,11 @@ class RunIndex:
         known, table = self._parts.pop(folder.name, ([], pl.DataFrame()))
         if stamp[3]:  # the run has ended and merged its parts
             return facts
-        files = sorted(file.name for file in parts.glob("*.parquet"))
+        files = [file.name for file in list_regular_files(parts, ".parquet")]
         if files[: len(known)] != known:  # it was resumed from an earlier checkpoint
             known, table = [], pl.DataFrame()
         try:
-            tables = [table, *(read_table(parts / name) for name in files[len(known) :])]
+            tables = [table, *(read_table(parts / name, folder) for name in files[len(known) :])]
         except RecordError:  # it ended just now
             return facts
         if filled := [table for table in tables if len(table)]:
@@ -174,7 +181,7 @@ def stamp_files(folder: Path, names: Sequence[str]) -> Stamp:
     stamps: list[tuple[int, int, int] | None] = []
     for name in names:
         try:
-            status = (folder / name).stat()
+            status = (folder / name).lstat()
             stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
         except OSError:
             stamps.append(None)
@@ -184,8 +191,8 @@ def stamp_files(folder: Path, names: Sequence[str]) -> Stamp:
 def stamp_study(folder: Path) -> Stamp:
     """Return a stamp of all files but the progress; an empty one if the folder is not a study."""
     try:
-        names = sorted({entry.name for entry in folder.iterdir()} - {PROGRESS_FILE, ".lock"})
-        is_study = (folder / PROGRESS_FILE).is_file() or is_study_folder(folder)
+        names = sorted({entry.name for entry in folder.iterdir()} - {PROGRESS_FILE, ".lock"})[:MAX_FILES]
+        is_study = is_regular_file(folder / PROGRESS_FILE) or is_study_folder(folder)
         return (tuple(names), *stamp_files(folder, names)) if is_study else ()
     except OSError:
         return ()
@@ -203,9 +210,10 @@ def describe_run(folder: Path, stamp: Stamp) -> Row:
         row |= {"started": facts.environment.get("started"), "problems": facts.problems[:1]}
         row["delay"] = " + ".join(map(str, settings.get("delay") or []))
         row["spent"] = 1.0 if status in ("finished", "diverged") else row["spent"]
-        json.dumps(row, allow_nan=False)
-    except (*READ_ERRORS, AttributeError, KeyError) as error:
-        return {"id": folder.name, "status": "damaged", "problems": [str(error)[:300]]}
+        if not settings or len(json.dumps(row, allow_nan=False)) > MAX_ROW_BYTES:
+            raise RecordError((facts.problems or ["The settings are too long for a page."])[0])
+    except READ_ERRORS as error:
+        return {"id": folder.name, "status": "damaged", "problems": [describe_problem(error)]}
     return row
 
 
@@ -216,8 +224,8 @@ def describe_study(folder: Path, stamp: Stamp) -> Row:
     row: Row = {"name": folder.name, "report": is_study_folder(folder)}
     try:
         study = StudyPage(folder)
-    except (*READ_ERRORS, RuntimeError) as error:
-        return row | {"runs": 0, "verdicts": {}, "ids": planned, "problems": [str(error)[:300]]}
+    except READ_ERRORS as error:
+        return row | {"runs": 0, "verdicts": {}, "ids": planned, "problems": [describe_problem(error)]}
     row |= {"runs": study.run_count, "verdicts": study.verdicts, "problems": study.problems[:1]}
     return row | {"ids": list(dict.fromkeys([*study.run_ids, *planned]))}
 
@@ -226,11 +234,8 @@ def describe_study(folder: Path, stamp: Stamp) -> Row:
 def read_progress(folder: Path, stamp: Stamp) -> StudyProgress:
     """Read a progress file; an invalid one has the status `damaged`."""
     try:
-        file = folder / PROGRESS_FILE
-        if file.stat().st_size > MAX_PROGRESS_BYTES:
-            raise ValueError
-        progress = StudyProgress.model_validate_json(file.read_bytes())
-    except (OSError, ValueError, ValidationError):
+        progress = StudyProgress.model_validate(read_json(folder / PROGRESS_FILE, MAX_PROGRESS_BYTES))
+    except (OSError, ValueError):
         return StudyProgress(status="damaged")
     shown = {key: getattr(progress, key)[:MAX_LISTED_RUNS] for key in ("active", "failures")}
     return progress.model_copy(update=shown)

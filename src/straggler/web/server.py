@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import secrets
+import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +15,7 @@ import uvicorn
 from plotly.offline import get_plotlyjs
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -25,13 +26,17 @@ from starlette.staticfiles import StaticFiles
 from straggler.config.registry import InputError
 from straggler.record import RecordError
 from straggler.timing import DurationError
-from straggler.web.auth import RequestGuard, is_loopback
+from straggler.web.auth import RequestGuard, create_session, is_loopback
+from straggler.web.connections import configure_server
 from straggler.web.launcher import RunLauncher
 from straggler.web.playground import build_experiment, list_choices, parse_settings, preview_run
 from straggler.web.report import STATIC, dump_json, render_html_report, render_template
 from straggler.web.run_index import RunIndex
 
+log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 20_000
+BODY_SECONDS = 10.0
+MAX_STREAMS = 64  # open pages
 MIN_TOKEN_LENGTH = 8
 CACHE_FOREVER = "public, max-age=31536000, immutable"
 NO_STORE = {"cache-control": "no-store"}
@@ -48,6 +53,7 @@ class ChangeFeed:
         self._state: asyncio.Future[dict[str, Any]] | None = None
         self._polled, self._polls, self._studies = 0.0, 0, list[dict[str, Any]]()
         self.is_closing: Callable[[], bool] = lambda: False  # ends the streams
+        self.streams = 0  # open pages
 
     def read_state(self) -> dict[str, Any]:
         if self._polls % POLLS_PER_STUDY_POLL == 0:
@@ -71,16 +77,24 @@ class ChangeFeed:
         """Yield server-sent events: first the whole state, then what changed."""
         before: dict[str, Any] = {"runs": {}}
         quiet = 0
-        while not self.is_closing():
-            now = await self.poll()
-            changes = find_changes(before, now)
-            if changes:
-                yield f"data: {json.dumps(changes, separators=(',', ':'))}\n\n"
-            quiet = 0 if changes else quiet + 1
-            if quiet and quiet % POLLS_PER_HEARTBEAT == 0:
-                yield ": heartbeat\n\n"
-            before = now
-            await asyncio.sleep(POLL_SECONDS)
+        self.streams += 1
+        try:
+            while not self.is_closing():
+                try:
+                    now = await self.poll()
+                except Exception:  # the next poll may succeed; pages keep what they show
+                    log.exception("The folders of the runs and studies cannot be read.")
+                    now = before
+                changes = find_changes(before, now)
+                if changes:
+                    yield f"data: {json.dumps(changes, separators=(',', ':'))}\n\n"
+                quiet = 0 if changes else quiet + 1
+                if quiet and quiet % POLLS_PER_HEARTBEAT == 0:
+                    yield ": heartbeat\n\n"
+                before = now
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            self.streams -= 1
 
 
 def find_changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
@@ -139,15 +153,15 @@ class RequestHandlers:
         return send_report(request, study.name, lambda embedded: render_html_report([], [study], embedded))
 
     async def stream_changes(self, request: Request) -> Response:
+        if self.feed.streams >= MAX_STREAMS:
+            return PlainTextResponse(f"{MAX_STREAMS} pages are open already. Close one.", 503)
         headers = NO_STORE | {"x-accel-buffering": "no"}
         return StreamingResponse(self.feed.stream(), media_type="text/event-stream", headers=headers)
 
     async def start_run(self, request: Request) -> Response:
-        body = await request.body()
-        if len(body) > MAX_BODY_BYTES:
-            raise InputError(f"The request has {len(body)} bytes; at most {MAX_BODY_BYTES} are allowed.")
+        body = await read_body(request)
         try:
-            values = await request.json()
+            values = json.loads(body)
         except RecursionError:
             values = None
         if not isinstance(values, dict):
@@ -186,6 +200,20 @@ class RequestHandlers:
         ]
 
 
+async def read_body(request: Request) -> bytes:
+    """Return the body of a request; stop reading if it is too long or too slow."""
+    body = b""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    raise HTTPException(413, f"A request may have at most {MAX_BODY_BYTES:,} bytes.")
+    except TimeoutError:
+        raise HTTPException(408, f"The request took longer than {BODY_SECONDS:.0f} s.") from None
+    return body
+
+
 def send_report(request: Request, name: str, render: Callable[[bool], str]) -> Response:
     """Return a report as a page, or as a file that needs nothing else with ?download=1."""
     is_download = request.query_params.get("download") == "1"
@@ -201,10 +229,10 @@ def answer_error(status: int) -> Callable[[Request, Exception], Response]:
 def build_web_app(
     runs: Path, results: Path, host: str = "127.0.0.1", token: str | None = None
 ) -> tuple[Starlette, str]:
-    """Return the application, and the token that starting and stopping runs requires."""
-    secret = token or secrets.token_urlsafe(24)
-    handlers = RequestHandlers(runs, results, secret)
-    guard = Middleware(RequestGuard, host=host, token=secret, needs_login=token is not None)
+    """Return the application, and the secret of a session, which starting and stopping runs requires."""
+    session = create_session()
+    handlers = RequestHandlers(runs, results, session)
+    guard = Middleware(RequestGuard, host=host, token=token, session=session)
     gzip = Middleware(GZipMiddleware, minimum_size=100_000, compresslevel=4)
     errors: dict[Any, Any] = {RecordError: answer_error(404)}
     errors |= {error: answer_error(400) for error in (InputError, DurationError, ValueError)}
@@ -215,24 +243,33 @@ def build_web_app(
         exception_handlers=errors,
     )
     app.state.handlers = handlers
-    return app, secret
+    return app, session
 
 
 def run_server(
-    runs: Path, results: Path, host: str, port: int, token: str | None, on_ready: Callable[[str], None]
+    runs: Path,
+    results: Path,
+    host: str,
+    port: int,
+    token: str | None,
+    on_ready: Callable[[str], None],
+    shows_token: bool = True,
 ) -> None:
     """Serve until Ctrl-C; runs that were started from the page write a checkpoint and stop."""
     if not is_loopback(host) and token is None:
-        raise InputError(f"--host {host} is reachable from other machines, so it requires --token SECRET.")
+        raise InputError(
+            f"--host {host} is reachable from other machines, so it requires --token. "
+            f"Set STRAGGLER_TOKEN, or pass --token-file FILE."
+        )
     if token is not None and not (token.isascii() and token.isprintable() and len(token) >= MIN_TOKEN_LENGTH):
-        raise InputError(f"--token must have at least {MIN_TOKEN_LENGTH} printable ASCII characters.")
+        raise InputError(f"The token must have at least {MIN_TOKEN_LENGTH} printable ASCII characters.")
     listener = open_socket(host, port)
     app, _ = build_web_app(runs, results, host, token)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
     address = f"[{host}]" if ":" in host else host
-    url = f"http://{address}:{listener.getsockname()[1]}/" + (f"?token={quote(token)}" if token else "")
+    entry = f"?token={quote(token)}" if token and shows_token else ""
+    url = f"http://{address}:{listener.getsockname()[1]}/{entry}"
     app.state.handlers.on_ready = lambda: on_ready(url)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(configure_server(app, log_level="warning"))
     app.state.handlers.feed.is_closing = lambda: server.should_exit  # uvicorn waits for open streams
     server.run(sockets=[listener])
 

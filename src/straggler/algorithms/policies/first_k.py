@@ -39,9 +39,10 @@ class FirstK(Policy):
         """Step if k gradients are merged or no more can arrive; return the workers that start."""
         if server.held < self.k and not (self.waits and not server.busy and server.held):
             return ()
-        server.step(self.aggregate)
-        if self.cancels:
+        if server.step() and self.cancels:  # without a step, the slow workers must be able to finish
             return tuple(server.active)
+        if not self.waits:  # the others are busy
+            return ()
         return tuple(worker for worker in server.active if worker not in server.busy)
 
 

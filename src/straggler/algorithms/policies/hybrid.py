@@ -119,7 +119,7 @@ class Hybrid(Policy):
         return starting
 
     def _step(self, server: Server, iteration: Iteration) -> list[int]:
-        server.step(self.aggregate)
+        server.step()
         if (server.k - 1) % self.pull_weights_interval == 0:
             iteration.pulled = (server.k, server.x)
         collected = iteration.collected

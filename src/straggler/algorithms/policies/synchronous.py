@@ -29,5 +29,5 @@ class Synchronous(Policy):
         """Step if the round is complete; return the workers that start the next round."""
         if server.busy or not server.held:  # a worker is still computing, or none has delivered
             return ()
-        server.step(self.aggregate)
+        server.step()
         return tuple(server.active)

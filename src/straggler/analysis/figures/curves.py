@@ -12,7 +12,7 @@ from straggler.analysis.intervals import FEWEST_SEEDS, error_bars, mean_interval
 from straggler.analysis.labels import RunData
 
 AGAINST = ("seconds", "epochs", "updates", "gradients")
-METRICS = {
+SCORES = {
     "accuracy": ("test_accuracy", "validation_accuracy", "train_accuracy"),
     "loss": ("test_loss", "validation_loss", "train_loss", "batch_loss"),
 }
@@ -31,13 +31,16 @@ Groups = Mapping[str, Sequence[RunData]]  # the seeds of each setting by its lab
 def build_curve_figure(
     metric: str, groups: Groups, against: Sequence[str] = AGAINST, training: bool = True
 ) -> FigureSpec | None:
-    """Describe accuracy or loss: panels for the test set and for training, or one panel for one setting."""
+    """Describe accuracy, loss or another metric: panels for the test set and for training, or one panel for
+    one setting.
+    """
     seen = {column for run in chain(*groups.values()) for column in run.curve.columns}
-    columns = [column for column in METRICS[metric] if column in seen]
+    splits = ("test", "validation", "train")
+    columns = [c for c in SCORES.get(metric, [f"{split}_{metric}" for split in splits]) if c in seen]
     if not columns:
         return None
     others = [column for column in columns if column.startswith(("train", "batch"))][: int(training)]
-    alone, unit = len(groups) == 1, "accuracy (%)" if metric == "accuracy" else "loss"
+    alone, unit = len(groups) == 1, "accuracy (%)" if metric == "accuracy" else metric
     views, captions = {}, set[str]()
     for axis in against:
         panels = []
@@ -56,13 +59,20 @@ def build_curve_figure(
     return FigureSpec(
         metric,
         metric.capitalize(),
-        note=NOTES[metric],
+        note=NOTES.get(metric, f"{metric} on the test set."),
         caption=join_captions(captions),
         views=views,
         group="curves",
         size=(6.5 if len(panels) == 1 else 9, 3.8),
         share_y=True,
     )
+
+
+def list_metrics(runs: Iterable[RunData]) -> list[str]:
+    """Return the metrics in the curves of some runs, besides accuracy and loss."""
+    found = dict.fromkeys(column for run in runs for column in run.curve.columns)
+    tests = [column for column in found if column.startswith("test_")]
+    return [column.removeprefix("test_") for column in tests if column not in chain(*SCORES.values())]
 
 
 def select_curve(run: RunData, axis: str, column: str) -> pl.DataFrame:

@@ -75,7 +75,7 @@ def save_figure(figure: Figure, path: Path) -> Path:
     """Write a figure; if that fails, the file stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_atomically(path) as temporary, mpl.rc_context(STYLE):
-        figure.savefig(temporary, dpi=150, format=path.suffix.removeprefix("."))
+        figure.savefig(temporary, dpi=150, format=path.suffix.lower().removeprefix("."))
     return path
 
 

@@ -9,7 +9,13 @@ from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
-from straggler.analysis.figures.curves import AGAINST, Groups, build_curve_figure, build_gap_figure
+from straggler.analysis.figures.curves import (
+    AGAINST,
+    Groups,
+    build_curve_figure,
+    build_gap_figure,
+    list_metrics,
+)
 from straggler.analysis.figures.description import FigureSpec, HLine, hide_labels
 from straggler.analysis.figures.matplotlib_renderer import FORMATS, draw_figure, save_figure
 from straggler.analysis.figures.outcomes import (
@@ -138,7 +144,7 @@ def plot(
     three seeds on. `labels` has an entry per run or per line; `size` is in inches.
     """
     spec = build_figure(records, kind, against, labels, Path(runs), report)
-    if out is not None and Path(out).suffix not in FORMATS:
+    if out is not None and Path(out).suffix.lower() not in FORMATS:
         raise InputError(f"Cannot write {out}: the name must end with {', '.join(FORMATS)}")
     figure = draw_figure(spec, size=size, title=title)
     if out is not None:
@@ -155,14 +161,12 @@ def build_figure(
     report: Callable[[str], None],
 ) -> FigureSpec:
     """Check the request and describe the figure."""
-    if kind not in KINDS:
-        raise InputError(f"Unknown kind of figure {kind!r}. {suggest_name(kind, KINDS)}")
     if against not in AGAINST:
         raise InputError(f"Unknown axis {against!r}. {suggest_name(against, AGAINST)}")
-    chosen = KINDS[kind]
+    chosen = find_kind_of_figure(kind, source, folder)
     groups = group_records(source, labels, chosen.axes, folder)
     records = list(chain(*groups.values()))
-    check_groups(kind, groups)
+    check_groups(kind, chosen, groups)
     if empty := [record for record in records if record.arrivals.is_empty()]:
         raise InputError(f"{empty[0].path} has no arrivals yet. Wait for it, or run it with a larger budget.")
     if chosen.needs_result:
@@ -176,6 +180,16 @@ def build_figure(
     if spec is None:
         raise InputError(f"No run has a test {kind} yet. Wait for one, or plot the loss.")
     return spec
+
+
+def find_kind_of_figure(kind: str, source: Source, folder: Path) -> FigureKind:
+    """Return a kind of figure by its name, or the curve of a metric that these runs have."""
+    if kind in KINDS:
+        return KINDS[kind]
+    metrics = list_metrics(find_records(source, folder))
+    if kind not in metrics:
+        raise InputError(f"Unknown kind of figure {kind!r}. {suggest_name(kind, [*KINDS, *metrics])}")
+    return FigureKind(f"{kind} over time or work", partial(build_curve_figure, kind))
 
 
 def find_records(source: Source, folder: Path = Path("runs")) -> list[Record]:
@@ -217,9 +231,9 @@ def group_records(
     return dict(zip(labels, groups.values(), strict=True))
 
 
-def check_groups(kind: str, groups: Mapping[str, Sequence[Record]]) -> None:
+def check_groups(kind: str, chosen: FigureKind, groups: Mapping[str, Sequence[Record]]) -> None:
     """Raise if the figure cannot show so many settings."""
-    axes, most = KINDS[kind].axes, KINDS[kind].most_groups
+    axes, most = chosen.axes, chosen.most_groups
     if len(groups) <= most:
         return
     if most == 1:

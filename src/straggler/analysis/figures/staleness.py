@@ -1,6 +1,5 @@
 """Distributions of staleness and gap, the gradients of each worker, and a calibration's prediction."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from straggler.analysis.figures.description import Axis, Bars, FigureSpec, Line,
 from straggler.analysis.intervals import FEWEST_SEEDS, error_bars, mean_interval
 from straggler.analysis.labels import RunData
 from straggler.analysis.tables import format_number
+from straggler.running.untrusted_files import is_regular_file, read_json
 
 MOST_BINS = 60
 SHARE = Axis("share of gradients (%)", low=0)
@@ -86,10 +86,11 @@ def build_worker_figure(run: RunData) -> FigureSpec:
 
 def build_calibration_figure(folders: Sequence[Path]) -> FigureSpec | None:
     """Describe the measured and the predicted staleness of the first run that was calibrated."""
-    file = next((file for folder in folders if (file := folder / "calibration.json").is_file()), None)
+    files = (folder / "calibration.json" for folder in folders)
+    file = next(filter(is_regular_file, files), None)
     if file is None:
         return None
-    found = json.loads(file.read_text())
+    found = read_json(file)
     staleness = [row["staleness"] for row in found["staleness"]]
     marks = [
         Bars(

@@ -1,10 +1,12 @@
 """Fork server: a process that has imported torch and forks workers from itself, in milliseconds each."""
 
 import ctypes
+import errno
 import itertools
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -26,6 +28,7 @@ PRELOADED = (
 )
 MAX_FILES = 200  # file descriptors in one message
 PR_SET_PDEATHSIG = 1
+ANSWER_SECONDS = 30.0  # without an answer, the fork server counts as hung
 
 
 class ForkServer:
@@ -37,9 +40,14 @@ class ForkServer:
                 "Worker processes require Linux or macOS. On this system use engine='simulator' with jobs=1."
             )
         ours, theirs = socket.socketpair()
-        command = (  # this process handles Ctrl-C, even while the fork server still imports
-            "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-            f"from straggler.engines.pool.fork_server import serve_forks; serve_forks({theirs.fileno()})"
+        limit_waiting(ours)
+        # The kernel would end the server with the thread that started it; the main thread ends last.
+        owner = os.getpid() if threading.current_thread() is threading.main_thread() else 0
+        command = (  # this process handles stop signals, even while the fork server still imports
+            "from signal import SIG_IGN, SIGHUP, SIGINT, signal\n"
+            "signal(SIGINT, SIG_IGN), signal(SIGHUP, SIG_IGN)\n"
+            f"from straggler.engines.pool.fork_server import serve_forks; "
+            f"serve_forks({theirs.fileno()}, {owner})"
         )
         path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self.process = subprocess.Popen(
@@ -76,12 +84,28 @@ class ForkServer:
         try:
             with self._lock:
                 self._connection.send(number)
-                answered, code = self._connection.recv()
+                answered, code = self._receive_answer()
                 while answered != number:  # skip an answer that an interrupt prevented us from reading
-                    answered, code = self._connection.recv()
-                return int(code)
+                    answered, code = self._receive_answer()
+                return code
         except (EOFError, OSError):
             return -signal.SIGKILL  # it died with the fork server
+
+    def kill(self) -> None:
+        """Kill the server; its children die with it."""
+        self.process.kill()
+        self.process.wait()
+
+    def _receive_answer(self) -> tuple[int, int]:
+        """Return the next answer; a server that does not answer is killed, and its children die with it."""
+        answered = False
+        try:
+            answered = self._connection.poll(ANSWER_SECONDS)
+        finally:
+            if not answered:  # or Ctrl-C: nothing waits for this server again
+                self.kill()
+        number, code = self._connection.recv()
+        return int(number), int(code)
 
 
 _fork_server: ForkServer | None = None
@@ -103,16 +127,27 @@ def fork_child(
     try:
         return parent, parent.fork(main, arguments, fds)
     except OSError:
-        parent.process.kill()
-        parent.process.wait()
+        parent.kill()
         return (parent := get_fork_server()), parent.fork(main, arguments, fds)
+
+
+def limit_waiting(line: socket.socket) -> None:
+    """Let sending and receiving fail if the process at the other end stops in the middle of a message."""
+    seconds = struct.pack("@ll", int(ANSWER_SECONDS), int(ANSWER_SECONDS % 1 * 1e6))
+    for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+        line.setsockopt(socket.SOL_SOCKET, option, seconds)
 
 
 # The functions below run in the fork server and in its children.
 
 
-def serve_forks(fd: int) -> None:
-    """Fork and kill children on request, until the parent closes its end of the connection."""
+def serve_forks(fd: int, owner: int = 0) -> None:
+    """Fork and kill children on request, until the parent closes its end of the connection.
+
+    If the owner is given, this process dies with it, even while it is stopped.
+    """
+    if owner:
+        die_with_parent(owner)
     for module in PRELOADED:
         import_module(module)
     connection, files = Connection(fd), socket.socket(fileno=os.dup(fd))
@@ -143,11 +178,14 @@ def kill_and_reap(pid: int) -> int:
 
 
 def receive_files(files: socket.socket, count: int) -> list[int]:
-    """Receive file descriptors; raise EOFError if the sender was killed before it sent all of them."""
+    """Receive file descriptors; raise EOFError if the sender was killed before it sent all of them.
+
+    Without free descriptors the kernel drops the rest: that ends the fork server too.
+    """
     received: list[int] = []
     while len(received) < count:
-        data, fds, *_ = socket.recv_fds(files, 1, MAX_FILES)
-        if not data:
+        data, fds, flags, _ = socket.recv_fds(files, 1, MAX_FILES)
+        if not data or flags & socket.MSG_CTRUNC:
             raise EOFError
         received += fds
     return received
@@ -172,15 +210,16 @@ def run_child(
         module, function = main
         getattr(import_module(module), function)(*arguments)
         code = 0
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        if not (isinstance(error, OSError) and error.errno == errno.EMFILE):  # the parent reports this one
+            traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(code)  # without the exit handlers of the fork server
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when the fork server dies (PR_SET_PDEATHSIG, Linux only)."""
+    """Ask the kernel to kill this process when its parent dies (PR_SET_PDEATHSIG, Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,59 +1,41 @@
-"""Gradients and evaluations of a problem, computed here or on a pool of processes with the same results.
+"""Messages and evaluations, computed here or on a pool of processes with the same results.
 
-Ownership of the memory of a gradient:
-- A process of the pool writes a gradient into its slot of shared memory. The slot stays in use.
-- `result(task)` copies the gradient and frees the slot; the caller owns the copy.
-- `borrow(task)` returns the gradient in the slot, without a copy. The next call of `borrow`, `result` or
-  `start_tasks` frees the slot. ProcessEngine lends gradients in the same way, until the worker's next job.
-- An Arrival with `lent=True` has such a gradient. Code that needs it after the arrival was processed calls
-  `Arrival.keep()`, which copies it: the server if a step merges several gradients, and a checkpoint.
+Ownership of the memory of a message's vector:
+- A process of the pool writes an encoded message into its slot of shared memory. The slot stays in use.
+- `result(task)` copies the message and frees the slot; the caller owns the copy.
+- `borrow(task)` returns the message in the slot, without a copy. The next call of `borrow`, `result` or
+  `start_tasks` frees the slot. ProcessEngine lends messages in the same way, until the worker's next job.
+- An Arrival with `lent=True` has such a message. Code that needs it after the arrival was processed calls
+  `Arrival.keep()`, which copies it: the server if a step merges several messages, and a checkpoint.
 """
 
+import math
 import pickle
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from straggler.core import EvaluationChunk, Gradient, Job, Problem, Split
+from straggler.core import EvaluationChunk, Job, Message, Problem, Split, WorkerProgram
+from straggler.core.devices import DEFAULT_PLACEMENT, Placement
+from straggler.core.program import fetch_memory
 from straggler.engines.pool.child_process import (
     ChildProcess,
     ChildRuntime,
     SharedSlot,
     SlotLayout,
-    compute_call,
 )
+from straggler.engines.pool.compute_task import ComputeTask
 from straggler.engines.pool.shared_memory import pack_shared
 
-NO_TENSOR = torch.empty(0)
 SLOTS = 3  # tasks that a process may have: one is computed while the others wait, so that it never idles
 MAX_DEATHS = 3  # average deaths per process, without a result in between, before the run fails
-
-
-class ComputeTask:
-    """A gradient or an evaluation to compute once: ahead of time, or when its result is needed."""
-
-    __slots__ = ("abandoned", "buffers", "call", "error", "result", "slot", "x")
-
-    def __init__(self, call: tuple[Any, ...], x: Tensor, buffers: Tensor) -> None:
-        self.call, self.x, self.buffers = call, x, buffers
-        self.slot: SharedSlot | None = None
-        self.result: Gradient | EvaluationChunk | None = None
-        self.error: str | None = None
-        self.abandoned = False
-
-    def abandon(self) -> None:
-        """Declare that the result is not needed, and free the model."""
-        self.abandoned, self.x, self.buffers = True, NO_TENSOR, NO_TENSOR
-
-    @property
-    def done(self) -> bool:
-        return self.result is not None or self.error is not None
 
 
 class GradientComputer:
@@ -61,27 +43,34 @@ class GradientComputer:
 
     looks_ahead = False  # whether `start_tasks` starts anything
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, program: WorkerProgram) -> None:
+        self.program = program
+        self.message = program.compute  # computes the message of a job now, in this process
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that the messages minimise."""
+        return self.program.problem
 
     def wait_until_ready(self) -> None:
         """Wait until all processes can compute."""
 
-    def gradient_task(self, x: Tensor, buffers: Tensor, worker: int, index: int) -> ComputeTask:
-        return ComputeTask(("gradient", worker, index), x, buffers)
-
-    def gradient(self, job: Job) -> Gradient:
-        """Compute the gradient of a job now, in this process."""
-        return self.problem.gradient(job.x, job.buffers, job.worker, job.index)
+    def message_task(self, job: Job) -> ComputeTask:
+        """Return the task that computes the message of a job."""
+        return ComputeTask(("message", job.worker, job.index), job.x, job.buffers, fetch_memory(job.memory))
 
     def result(self, task: ComputeTask) -> Any:
         """Return the result of a task, which belongs to the caller."""
-        return compute_call(self.problem, task.call, task.x, task.buffers)
+        kind, *where = task.call
+        if kind == "evaluate":
+            return self.problem.evaluate(task.x, task.buffers, *where)
+        worker, index = where
+        return self.program.compute(Job(worker, index, 0, 0, task.x, task.buffers, task.memory))
 
-    def borrow(self, task: ComputeTask) -> Gradient:
-        """Return a gradient that is valid until the next call of this object (see the module's docstring)."""
-        gradient: Gradient = self.result(task)
-        return gradient
+    def borrow(self, task: ComputeTask) -> Message:
+        """Return a message that is valid until the next call of this object (see the module's docstring)."""
+        message: Message = self.result(task)
+        return message
 
     def start_tasks(self, next_task: Callable[[], ComputeTask | None], urgent: bool = False) -> None:
         """Start tasks whose results will be needed soon. `next_task` returns them in order, then None.
@@ -126,33 +115,42 @@ class GradientComputer:
 class GradientPool(GradientComputer):
     """Compute tasks on several processes; models and gradients travel in shared memory.
 
-    A process that dies is restarted and its tasks are computed again: they are pure functions. Until the
-    processes are ready, this process computes. With `joins`, this process also computes instead of waiting: a
+    A process that dies, or sends nothing for `timeout` seconds although it has a task, is restarted. Its
+    tasks are pure functions and are computed again, after a hang in this process. Until the processes are
+    ready, this process computes. With `joins`, this process also computes instead of waiting: a
     pool of one process less than there are cores then uses every core.
     """
 
     looks_ahead = True
 
-    def __init__(self, problem: Problem, processes: int, joins: bool = False) -> None:
-        super().__init__(problem)
-        self._joins = joins
+    def __init__(
+        self,
+        program: WorkerProgram,
+        processes: int,
+        joins: bool = False,
+        timeout: float = math.inf,
+        report: Callable[[str], None] = lambda line: None,
+        placement: Placement = DEFAULT_PLACEMENT,
+    ) -> None:
+        super().__init__(program)
+        self._placement = placement
+        self._joins, self._timeout, self._report = joins, timeout, report
         self._next_task: Callable[[], ComputeTask | None] = lambda: None
-        x, buffers = problem.initial_model()
-        self._layout = SlotLayout(x.numel(), buffers.numel(), x.dtype)
-        self._packed = pack_shared(problem)
+        self._layout = SlotLayout.of(program, program.dtype)  # evaluations need the exact model
+        self._packed = pack_shared(program)
         self._selector = DefaultSelector()
         self._deaths = 0  # since a process last delivered a result
         self._borrowed: ComputeTask | None = None
         self._children = [self._start_process() for _ in range(processes)]
 
     def _start_process(self) -> ChildProcess:
-        child = ChildProcess(serve_tasks, self._packed, self._layout, SLOTS)
+        child = ChildProcess(serve_tasks, self._packed, self._layout, SLOTS, self._placement)
         self._selector.register(child.connection, EVENT_READ, child)
         return child
 
     def wait_until_ready(self) -> None:
         while not all(child.is_ready for child in self._children):
-            self._receive(timeout=None)
+            self._wait()
 
     def start_tasks(self, next_task: Callable[[], ComputeTask | None], urgent: bool = False) -> None:
         self._release_borrowed()
@@ -164,14 +162,13 @@ class GradientPool(GradientComputer):
         self._release(task)
         return task.result
 
-    def borrow(self, task: ComputeTask) -> Gradient:
+    def borrow(self, task: ComputeTask) -> Message:
         self._wait_for(task)
-        gradient = task.result
-        assert isinstance(gradient, Gradient)
-        if task.slot is None:
-            return gradient
-        self._borrowed = task
-        return Gradient(gradient.vector, gradient.loss, gradient.buffers.clone())
+        message = task.result
+        assert isinstance(message, Message)
+        if task.slot is not None:
+            self._borrowed = task
+        return message
 
     def abandon(self, task: ComputeTask) -> None:
         super().abandon(task)
@@ -195,28 +192,26 @@ class GradientPool(GradientComputer):
         """Copy the result out of the shared memory and free the slot."""
         if task.slot is None:
             return
-        if isinstance(task.result, Gradient) and not task.abandoned:
-            slot = task.slot
-            task.result = Gradient(slot.gradient.clone(), task.result.loss, slot.buffers_after.clone())
+        if isinstance(task.result, Message) and not task.abandoned:
+            task.result = replace(task.result, vector=task.result.vector.clone())
         task.slot.task, task.slot = None, None
 
     def _wait_for(self, task: ComputeTask) -> None:
         """Wait until a task is done; meanwhile compute others here, if this process joins."""
         self._release_borrowed()
-        if task.slot is None and not task.done:
-            if self._joins or not any(child.is_ready for child in self._children):
-                self._compute_here(task)
-            else:
-                self._start(task, self._wait_for_slot())
-        while task.result is None:
-            if task.error is not None:
-                raise RuntimeError(f"Computing {task.call} failed:\n{task.error}")
-            another = self._find_unstarted() if self._joins else None
-            if another is None:
-                self._receive(timeout=None)
-            else:
+        while not task.done:
+            if task.slot is None:
+                if self._joins or task.hung or not any(child.is_ready for child in self._children):
+                    self._compute_here(task)
+                else:
+                    self._start(task, self._wait_for_slot())
+            elif self._joins and (another := self._find_unstarted()) is not None:
                 self._compute_here(another)
                 self._fill_slots()
+            else:
+                self._wait()
+        if task.error is not None:
+            raise RuntimeError(f"Computing {task.call} failed:\n{task.error}")
 
     def _find_unstarted(self) -> ComputeTask | None:
         """Return the next upcoming task that no process computes."""
@@ -257,16 +252,30 @@ class GradientPool(GradientComputer):
 
     def _wait_for_slot(self) -> SharedSlot:
         while (slot := self._find_free_slot() or self._clear_slot()) is None:
-            self._receive(timeout=None)
+            self._wait()
         return slot
 
     def _start(self, task: ComputeTask, slot: SharedSlot) -> None:
         """Send a task to the process of a slot."""
-        slot.x.copy_(task.x)
-        slot.buffers.copy_(task.buffers)
+        slot.write_inputs(task.x, task.buffers, task.memory)
+        if not slot.process.load:
+            slot.process.heard = time.monotonic()
         task.slot, slot.task = slot, task
         with suppress(OSError):  # the process died: `_receive` notices and starts its tasks again
-            slot.process.connection.send_bytes(pickle.dumps((slot.number, task.call)))
+            call = slot.number, task.call, task.memory is not None
+            slot.process.connection.send_bytes(pickle.dumps(call))
+
+    def _wait(self) -> None:
+        """Receive messages, and replace the processes that have sent nothing for too long."""
+        until = min(child.deadline(self._timeout) for child in self._children)
+        self._receive(None if math.isinf(until) else max(0.0, until - time.monotonic()))
+        for child in self._children.copy():
+            if child.deadline(self._timeout) <= time.monotonic() and not child.connection.poll():
+                self._report(f"A process that computes sent nothing for {self._timeout:g} s; restarting it.")
+                for slot in child.slots:
+                    if slot.task is not None:
+                        slot.task.hung = True
+                self._replace(child)
 
     def _receive(self, timeout: float | None) -> None:
         """Receive a message from every process that has sent one."""
@@ -277,6 +286,7 @@ class GradientPool(GradientComputer):
             except (EOFError, OSError):
                 self._replace(child)
                 continue
+            child.heard = time.monotonic()
             if isinstance(message, int):  # the first message: the process is ready
                 child.pid = message
                 continue
@@ -293,7 +303,8 @@ class GradientPool(GradientComputer):
         elif isinstance(outcome, EvaluationChunk):
             task.result = outcome
         else:
-            task.result = Gradient(slot.gradient, outcome, slot.buffers_after)
+            _, worker, index = task.call
+            task.result = slot.read_message(self.program, worker, index, outcome)
         if task.abandoned:
             self._release(task)
 
@@ -308,7 +319,7 @@ class GradientPool(GradientComputer):
                 f"memory ran out). Use fewer processes with --jobs."
             )
         tasks = [slot.task for slot in child.slots if slot.task is not None]
-        unfinished = [task for task in tasks if task.result is None and not task.abandoned]
+        unfinished = [task for task in tasks if not (task.done or task.abandoned or task.hung)]
         for task in tasks:
             self._release(task)
         restarted = self._start_process()
@@ -317,14 +328,21 @@ class GradientPool(GradientComputer):
             self._start(task, slot)
 
 
-def create_computer(problem: Problem, cores: int) -> GradientComputer:
+def create_computer(
+    program: WorkerProgram,
+    cores: int,
+    timeout: float = math.inf,
+    report: Callable[[str], None] = lambda line: None,
+) -> GradientComputer:
     """Return a computer that uses this process and one more process for every other core."""
-    return GradientPool(problem, cores - 1, joins=True) if cores > 1 else GradientComputer(problem)
+    if cores == 1:
+        return GradientComputer(program)
+    return GradientPool(program, cores - 1, joins=True, timeout=timeout, report=report)
 
 
 def serve_tasks(connection_fd: int, memory_fd: int) -> None:
     """Compute tasks in a process of the pool, until the parent closes the connection."""
     with suppress(EOFError, OSError), ChildRuntime(connection_fd, memory_fd) as runtime:
         while True:
-            number, call = runtime.connection.recv()
-            runtime.connection.send_bytes(pickle.dumps((number, runtime.compute(number, call))))
+            number, call, has_memory = runtime.connection.recv()
+            runtime.connection.send_bytes(pickle.dumps((number, runtime.compute(number, call, has_memory))))

@@ -1,4 +1,4 @@
-"""The cache of published data sets: sources → files → verified arrays → memory maps."""
+"""The cache of published data sets: sources → files → verified data → memory maps."""
 
 import json
 import logging
@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-import numpy as np
 from filelock import FileLock, Timeout
 
-from straggler.problems.downloads.formats import Array, PublishedData, open_arrays, read_folder
 from straggler.problems.downloads.sources import (
     DataError,
     FilesMissingError,
@@ -23,6 +22,26 @@ from straggler.problems.downloads.sources import (
 )
 
 log = logging.getLogger(__name__)
+Data = TypeVar("Data", covariant=True)
+
+
+class Published(Protocol[Data]):
+    """The description of a published data set, which verifies its files."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def train(self) -> int: ...
+    @property
+    def test(self) -> int: ...
+    @property
+    def license(self) -> str: ...
+
+    def open(self, folder: Path) -> Data:
+        """Return the verified data of a cache folder; raise DataError otherwise."""
+
+    def store(self, source: Path, folder: Path) -> None:
+        """Verify the files of a source, and write the data into an empty folder."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +57,7 @@ class DataSetStatus:
     train: int  # samples
     test: int
     problem: str = ""
+    license: str = ""
 
 
 def data_cache_folder() -> Path:
@@ -49,21 +69,27 @@ def data_cache_folder() -> Path:
 
 
 def load_published(
-    published: PublishedData,
+    published: Published[Data],
     sources: Sequence[Source],
     folder: Path | None = None,
     report: ReportFunction = log.info,
-) -> dict[str, Array]:
-    """Return the arrays from the cache, else from the user's folder, else from the first working source."""
+) -> Data:
+    """Return the data from the cache, else from the user's folder, else from the first working source."""
     if folder is not None and not folder.is_dir():
         raise DataError(f"{folder} is not a folder. Pass an existing folder with --data or STRAGGLER_DATA.")
     try:
-        return open_arrays(published, data_cache_folder() / published.name)
+        return published.open(data_cache_folder() / published.name)
     except DataError:
         pass
+    with writing_to_cache(), lock_cache(published.name, report):
+        return fetch_published(published, sources, folder, report)
+
+
+@contextmanager
+def writing_to_cache() -> Iterator[None]:
+    """Raise a DataError with a remedy if the cache cannot be written in this block."""
     try:
-        with lock_cache(published.name, report):
-            return fetch_published(published, sources, folder, report)
+        yield
     except OSError as error:
         remedy = "Set STRAGGLER_CACHE to a writable folder with enough space"
         problem = f"Cannot write to the cache {data_cache_folder()}: {error.strerror or error}"
@@ -71,12 +97,12 @@ def load_published(
 
 
 def fetch_published(
-    published: PublishedData, sources: Sequence[Source], folder: Path | None, report: ReportFunction
-) -> dict[str, Array]:
-    """Fill the cache and return its arrays. The caller holds the lock."""
+    published: Published[Data], sources: Sequence[Source], folder: Path | None, report: ReportFunction
+) -> Data:
+    """Fill the cache and return its data. The caller holds the lock."""
     name, place = published.name, data_cache_folder() / published.name
     try:
-        return open_arrays(published, place)  # another process may have fetched the data meanwhile
+        return published.open(place)  # another process may have fetched the data meanwhile
     except DataError as error:
         reasons = [f"cache {place}: {error}"]
         if not isinstance(error, FilesMissingError):
@@ -84,7 +110,7 @@ def fetch_published(
     for source in [FolderSource(folder), *sources] if folder else sources:
         try:
             store_from_source(published, source, report)
-            return open_arrays(published, place)
+            return published.open(place)
         except DataError as error:
             if isinstance(source, FolderSource) and not isinstance(error, FilesMissingError):
                 raise DataError(
@@ -98,8 +124,8 @@ def fetch_published(
     raise DataError(f"{name} is not available:\n{listed}\n{remedy}")
 
 
-def store_from_source(published: PublishedData, source: Source, report: ReportFunction) -> None:
-    """Fetch and verify the files of one source, and move the arrays into the cache in one step."""
+def store_from_source(published: Published[object], source: Source, report: ReportFunction) -> None:
+    """Fetch and verify the files of one source, and move the data into the cache in one step."""
     place = data_cache_folder() / published.name
     for stale in data_cache_folder().glob(f".{published.name}-*.partial"):  # left by a killed process
         shutil.rmtree(stale, ignore_errors=True)
@@ -108,15 +134,14 @@ def store_from_source(published: PublishedData, source: Source, report: ReportFu
     ) as workspace:
         files, ready = Path(workspace, "files"), Path(workspace, "ready")
         files.mkdir()
-        arrays = read_folder(published, source.fetch(files, report))
+        fetched = source.fetch(files, report)
         ready.mkdir()
-        for name, array in arrays.items():
-            np.save(ready / f"{name}.npy", array)
+        published.store(fetched, ready)
+        size = sum(file.stat().st_size for file in ready.iterdir())
         (ready / "source.json").write_text(json.dumps({"source": str(source)}) + "\n", encoding="utf-8")
         if place.exists():
             place.rename(Path(workspace, "replaced"))
         ready.rename(place)
-    size = sum(array.nbytes for array in arrays.values())
     report(f"{published.name}: cached {size / 1e6:.0f} MB from {source} in {place}")
 
 
@@ -136,11 +161,11 @@ def lock_cache(name: str, report: ReportFunction) -> Iterator[None]:
         lock.release()
 
 
-def inspect_cache(published: PublishedData) -> DataSetStatus:
+def inspect_cache(published: Published[object]) -> DataSetStatus:
     """Return the status of a published data set in the cache; all its checksums are verified."""
     place, problem, source = data_cache_folder() / published.name, "", ""
     try:
-        open_arrays(published, place)
+        published.open(place)
     except DataError as error:
         problem = str(error)
     with suppress(OSError, ValueError, KeyError, TypeError):  # the source is information only
@@ -151,8 +176,9 @@ def inspect_cache(published: PublishedData) -> DataSetStatus:
         checksum_ok=not problem,
         source=source,
         path=place,
-        size=sum(file.stat().st_size for file in place.glob("*.npy")),
+        size=sum(file.stat().st_size for file in place.glob("*.*") if file.suffix != ".json"),
         train=published.train,
         test=published.test,
         problem=problem,
+        license=published.license,
     )

@@ -1,26 +1,29 @@
 """File formats of published data sets: find the files in a folder, decode them and verify their checksums."""
 
-import gzip
 import hashlib
 import io
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from straggler.problems.downloads.sources import DataError, FilesMissingError
+from straggler.running.untrusted_files import decompress_gzip, read_regular_bytes
 
 Array = NDArray[Any]
 Files = dict[str, Path]
 ArrayParts = dict[str, list[tuple[Array, Path]]]  # the consecutive parts of each array and their files
 
 PUBLISHED = Path(__file__).with_name("published.json")
+TEXT_FILE = "text.txt"
+MAX_DATA_BYTES = 1 << 28  # of one file; the largest published one has 47 MB
 ARRAYS = ("train-images", "train-labels", "test-images", "test-labels")
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 CIFAR_BATCHES = (*TRAIN_BATCHES, "test_batch")
@@ -41,13 +44,23 @@ class PublishedData:
     layouts: Sequence[str]  # keys of LAYOUTS
     folders: Sequence[str]  # places in a folder that the user passes
     sha256: Mapping[str, Sequence[str]]
+    license: str = ""
 
     @classmethod
     def read(cls, name: str) -> Self:
         """Read the description of a data set from published.json."""
-        facts: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="utf-8"))[name]
+        facts = read_facts(name)
         facts["classes"] = tuple(facts["classes"])
         return cls(name, **facts)
+
+    def open(self, folder: Path) -> dict[str, Array]:
+        """Return the verified arrays of a cache folder as memory maps."""
+        return open_arrays(self, folder)
+
+    def store(self, source: Path, folder: Path) -> None:
+        """Verify the files of a source, and write their arrays into an empty folder."""
+        for name, array in read_folder(self, source).items():
+            np.save(folder / f"{name}.npy", array)
 
     def shape(self, array: str) -> tuple[int, ...]:
         """Return the shape of one of the four arrays."""
@@ -73,6 +86,66 @@ class PublishedData:
                         f"{file} is damaged or another file: SHA-256 of the {array} of {self.name} must be "
                         f"{checksum[:16]}…, got {digest[:16]}…"
                     )
+
+
+@dataclass(frozen=True)
+class PublishedText:
+    """A published text: one file whose documents end with a line that contains only a form feed."""
+
+    name: str
+    parts: Sequence[str]  # patterns of the source's files, one per document, in order
+    sha256: str  # of the whole text
+    license: str = ""
+    train: int = 0  # samples: they depend on the length of the sequences
+    test: int = 0
+    separator: ClassVar[str] = "\f"
+
+    @classmethod
+    def read(cls, name: str) -> Self:
+        """Read the description of a text from published.json."""
+        return cls(name, **read_facts(name))
+
+    def open(self, folder: Path) -> Path:
+        """Return the verified text file of a cache folder."""
+        file = folder / TEXT_FILE
+        if not file.is_file():
+            raise FilesMissingError("nothing is cached yet")
+        self.verify(read_regular_bytes(file, MAX_DATA_BYTES, follow_links=True), file)
+        return file
+
+    def store(self, source: Path, folder: Path) -> None:
+        """Verify the documents of a source, and write them into one file in an empty folder."""
+        for place in (source / self.name, source):
+            if (place / TEXT_FILE).is_file():  # a copy of the cache
+                content = (place / TEXT_FILE).read_bytes()
+                break
+            files = [file for part in self.parts for file in sorted(place.glob(part), key=split_numbers)]
+            if files:
+                content = b"".join(file.read_bytes() + b"\n\f\n" for file in files)
+                break
+        else:
+            raise FilesMissingError(f"no files of {self.name} in {source}")
+        self.verify(content, place)
+        (folder / TEXT_FILE).write_bytes(content)
+
+    def verify(self, content: bytes, place: Path) -> None:
+        """Raise a DataError unless the text has the published checksum."""
+        if (digest := hashlib.sha256(content).hexdigest()) != self.sha256:
+            raise DataError(
+                f"{place} is damaged or has other files: SHA-256 of {self.name} must be "
+                f"{self.sha256[:16]}…, got {digest[:16]}…"
+            )
+
+
+def read_facts(name: str) -> dict[str, Any]:
+    """Return the description of a data set in published.json."""
+    facts: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="utf-8"))[name]
+    return facts
+
+
+def split_numbers(file: Path) -> list[str]:
+    """Return a key that sorts `chapter_9` before `chapter_10`."""
+    return [part.zfill(9) for part in re.split(r"(\d+)", file.name)]
 
 
 def read_folder(published: PublishedData, folder: Path) -> dict[str, Array]:
@@ -116,8 +189,8 @@ def map_array(file: Path) -> Array:
 def decode_file(file: Path, decode: Callable[[bytes], Array]) -> Array:
     """Return the decoded content of a file, which may be gzipped. Any failure means that it is damaged."""
     try:
-        content = file.read_bytes()
-        return decode(gzip.decompress(content) if file.suffix == ".gz" else content)
+        content = read_regular_bytes(file, MAX_DATA_BYTES, follow_links=True)
+        return decode(decompress_gzip(content, MAX_DATA_BYTES) if file.suffix == ".gz" else content)
     except Exception as error:
         raise DataError(f"{file} is truncated or damaged: {error}") from None
 
