@@ -1,8 +1,10 @@
 """The pool computes the same bits as one process, even if its processes die."""
 
-import gc
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -242,21 +244,36 @@ def test_an_exception_in_the_users_model_comes_back_with_its_traceback() -> None
 
 
 def test_closing_leaves_no_process_and_no_open_file() -> None:
-    problem = Experiment(dataset="digits", workers=2).problem()
-    get_fork_server()  # starts before the count, because it stays for the next pool
-    gc.collect()
-    before = open_files()
-    pool = ready(GradientPool(gradient_program(problem), 2))
-    pids = [child.pid for child in pool._children]
-    pool.close()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    del pool
-    gc.collect()  # shared memory is unmapped when the last tensor in it is freed
-    assert open_files() == before
+    """In a process of its own, because in this one Ray or a browser may open a file at any time."""
+    script = textwrap.dedent("""
+        import gc
+        from pathlib import Path
 
+        from straggler.algorithms.work import gradient_program
+        from straggler.engines.pool.fork_server import get_fork_server
+        from straggler.engines.pool.gradient_pool import GradientPool
+        from straggler.experiment import Experiment
 
-def open_files() -> int:
-    return len(list(Path("/dev/fd").iterdir()))
+        def open_files():
+            return {file.name: str(file.readlink()) for file in Path("/dev/fd").iterdir() if file.is_symlink()}
+
+        problem = Experiment(dataset="digits", workers=2).problem()
+        get_fork_server()  # starts before the count, because it stays for the next pool
+        gc.collect()
+        before = open_files()
+        pool = GradientPool(gradient_program(problem), 2)
+        pool.wait_until_ready()
+        pids = [child.pid for child in pool._children]
+        assert len(open_files()) > len(before)
+        pool.close()
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        del pool
+        gc.collect()  # shared memory is unmapped when the last tensor in it is freed
+        left = set(open_files()) - set(before)
+        assert not left, {number: open_files()[number] for number in left}
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_memory_mapped_array_is_sent_by_name_and_a_view_of_it_by_value(tmp_path: Path) -> None:
