@@ -18,7 +18,6 @@ from torch import nn
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.work import gradient_program
 from straggler.engines.pool.compute_task import ComputeTask
-from straggler.engines.pool.fork_server import get_fork_server
 from straggler.engines.pool.gradient_pool import SLOTS, GradientComputer, GradientPool
 from straggler.engines.pool.shared_memory import pack_shared
 from straggler.experiment import Experiment
@@ -255,7 +254,8 @@ def test_closing_leaves_no_process_and_no_open_file() -> None:
         from straggler.experiment import Experiment
 
         def open_files():
-            return {file.name: str(file.readlink()) for file in Path("/dev/fd").iterdir() if file.is_symlink()}
+            links = [file for file in Path("/dev/fd").iterdir() if file.is_symlink()]
+            return {file.name: str(file.readlink()) for file in links}
 
         problem = Experiment(dataset="digits", workers=2).problem()
         get_fork_server()  # starts before the count, because it stays for the next pool
