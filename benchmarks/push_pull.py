@@ -1,13 +1,15 @@
 """How fast models and gradients travel, as ratios, interleaved in one run: `make bench` on a quiet machine.
 
 1. Push-pulls per second of two workers and plain SGD, gradients that cost nothing: our processes, our Ray, a
-   textbook server on torch.distributed.rpc, a plain Ray actor.
+   textbook server on torch.distributed.rpc, a plain Ray actor, and the limit: processes that only copy models
+   and gradients through shared memory and wake each other.
 2. Training on two processes against a bare torch loop on one, and against two such loops at once.
 3. From the death of a worker to its next arrival.
 """
 
 import argparse
 import os
+import select
 import signal
 import socket
 import statistics
@@ -18,6 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import ray
@@ -169,11 +172,56 @@ class PlainRay:
         ray.shutdown()
 
 
+class Limit:
+    """What this machine allows: two copies and one step of SGD, and a byte each way to wake the other."""
+
+    def __init__(self, size: int) -> None:
+        context = get_context("fork")
+        self.x = torch.zeros(size)
+        self.models = [torch.zeros(size).share_memory_() for _ in range(WORKERS)]
+        self.gradients = [torch.zeros(size).share_memory_() for _ in range(WORKERS)]
+        pairs = [socket.socketpair() for _ in range(WORKERS)]
+        self.ends = [ours for ours, _ in pairs]
+        work = [
+            (theirs, model, gradient)
+            for (_, theirs), model, gradient in zip(pairs, self.models, self.gradients, strict=True)
+        ]
+        self.children = [context.Process(target=copy_for_ever, args=each, daemon=True) for each in work]
+        for child in self.children:
+            child.start()
+        self(8)
+
+    def __call__(self, count: int) -> float:
+        started = time.perf_counter()
+        for end in self.ends:
+            end.send(b"1")
+        for done in range(1, count + 1):
+            for end in select.select(self.ends, [], [])[0][:1]:
+                end.recv(1)
+                worker = self.ends.index(end)
+                self.x = self.x - 1e-6 * self.gradients[worker]
+                if done + WORKERS <= count:
+                    self.models[worker].copy_(self.x)
+                    end.send(b"1")
+        return count / (time.perf_counter() - started)
+
+    def close(self) -> None:
+        for child in self.children:
+            child.kill()
+
+
+def copy_for_ever(end: socket.socket, model: torch.Tensor, gradient: torch.Tensor) -> None:
+    while end.recv(1):
+        gradient.copy_(model)
+        end.send(b"1")
+
+
 WAYS: dict[str, Callable[[int], Any]] = {
     "our processes": partial(Ours, "processes"),
     "our Ray": partial(Ours, "ray"),
     "torch.distributed.rpc": Rpc,
     "plain Ray actor": PlainRay,
+    "limit": Limit,
 }
 
 
@@ -189,7 +237,7 @@ def push_pulls(size: int, counts: dict[str, int], rounds: int) -> None:
         for name, each in rates.items()
     ]
     title = f"Push-pulls of {size:,} floats, two workers, plain SGD, median of {rounds} interleaved rounds"
-    console.print(build_table(title, ["", "rate", "× rpc", "× plain Ray actor"], rows))
+    console.print(build_table(title, ["", "rate", "× rpc", "× plain Ray actor", "× limit"], rows))
 
 
 def ratio(ours: list[float], theirs: list[float]) -> str:
@@ -272,6 +320,7 @@ def main() -> None:
         "our Ray": 1_000,
         "torch.distributed.rpc": 4_000,
         "plain Ray actor": 600,
+        "limit": 10_000,
     }
     with use_one_thread():
         push_pulls(61_706, {name: count // part for name, count in small.items()}, arguments.rounds)
