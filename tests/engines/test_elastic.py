@@ -293,7 +293,7 @@ def test_min_workers_has_no_effect_in_virtual_time_and_a_remark_says_so(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
-    ["ssgd", "ssp", *(pytest.param(method, marks=pytest.mark.chaos) for method in ("dana-ga", "hybrid"))],
+    ["ssp", *(pytest.param(method, marks=pytest.mark.chaos) for method in ("ssgd", "dana-ga", "hybrid"))],
 )
 def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> None:
     """With (2, 4) workers the round continues without a killed worker."""

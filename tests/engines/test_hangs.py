@@ -101,7 +101,11 @@ def test_a_simulation_continues_when_a_process_is_stopped(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "which", ["evaluator", pytest.param("all", marks=pytest.mark.chaos), "fork server and a worker"]
+    "which",
+    [
+        "evaluator",
+        *(pytest.param(which, marks=pytest.mark.chaos) for which in ("all", "fork server and a worker")),
+    ],
 )
 def test_a_real_run_survives_stopped_processes(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

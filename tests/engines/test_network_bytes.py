@@ -88,7 +88,7 @@ def measure(head: Host, folder: Path, **changes: Any) -> dict[str, float]:
     [
         pytest.param("exact", marks=pytest.mark.chaos),
         pytest.param("bf16(down=bf16)", marks=pytest.mark.chaos),
-        "top-k(share=0.01)",
+        pytest.param("top-k(share=0.01)", marks=pytest.mark.chaos),
     ],
 )
 def test_an_interface_carries_the_bytes_that_a_run_counts(channel: str, head: Host, tmp_path: Path) -> None:

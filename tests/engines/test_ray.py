@@ -65,7 +65,7 @@ def wait_for(true: Callable[[], bool], over: threading.Event) -> None:
     ("method", "workers", "channel"),
     [
         ("asgd", 3, "exact"),
-        ("ssgd", (2, 3), "exact"),
+        pytest.param("ssgd", (2, 3), "exact", marks=pytest.mark.chaos),
         pytest.param("asgd", 3, "top-k(0.1)", marks=pytest.mark.chaos),
     ],
 )

@@ -275,7 +275,8 @@ def test_a_run_killed_while_it_writes_its_final_files_can_be_resumed(
     [
         ("processes", signal.SIGINT),
         ("processes", signal.SIGTERM),
-        *(pytest.param("ray", number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM)),
+        pytest.param("ray", signal.SIGINT, marks=pytest.mark.chaos),
+        pytest.param("ray", signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_before_training_stops_the_run(engine: str, number: signal.Signals, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ DEATH = "The worker died unexpectedly while executing this task"
 TIMES = {"host_seconds": 0.0, "train_seconds": 0.0}
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_run_that_kills_its_process_fails_after_three_tries(
     ray_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
