@@ -208,7 +208,7 @@ class RayEngine(RealTimeEngine):
         job, slot = running.job, self._slots[running.job.worker]
         if self._delayed.pop(job.worker, None) is not None:
             self._outdated += 1
-        if slot.answers and slot.launch == job.launch:  # a job in flight is issued again: it is computed already
+        if slot.answers and slot.launch == job.launch:  # issued again: it is computed already
             return
         if slot.answers:  # `_receive_from` sends the job after the answer to the previous call
             self._unsent += slot.is_held_back
