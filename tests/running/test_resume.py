@@ -435,7 +435,12 @@ def test_a_closed_terminal_saves_a_checkpoint(tmp_path: Path) -> None:
         "linear",
     ]
     command += ["--workers", "3", "--gradients", "1000000", "--jobs", "2", "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def act_as_in_a_terminal() -> None:  # these tests may run under nohup, which ignores the signal
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes, preexec_fn=act_as_in_a_terminal)
     while not list(tmp_path.glob("*/arrivals.parts/*")):
         assert process.poll() is None
         time.sleep(0.1)
