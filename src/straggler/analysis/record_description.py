@@ -8,7 +8,6 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from straggler.analysis.labels import name_method
 from straggler.analysis.tables import build_table, format_number, strip_controls
 from straggler.record import Record
 
@@ -32,7 +31,7 @@ def describe_record(record: Record) -> Group:
         parts.append(Text("The process has exited. `straggler resume` continues the run.", style="red"))
     if facts.get("error"):
         parts.append(Text(strip_controls(str(facts["error"])), style="red"))
-    names = [f"{name_method(settings)} × {settings['workers']} workers"]
+    names = [f"{settings.get('method') or settings['policy']} × {settings['workers']} workers"]
     names += [str(settings.get(key)) for key in ("dataset", "model", "engine")]
     parts.append(Text(strip_controls(", ".join(names))))
     parts.append(build_table("\nresults", ["", ""], list_results(record)))
@@ -45,7 +44,7 @@ def describe_record(record: Record) -> Group:
         parts.append(build_class_table(facts["classes"]))
     rows = [[key.replace("_", " "), format_number(value, 4)] for key, value in list_details(facts)]
     parts.append(build_table("\ndetails", ["", ""], rows))
-    files = {"weights (SHA-256)": facts.get("weights_sha256"), "record": record.path}
+    files = {"weights": facts.get("weights_sha256"), "record": facts.get("record")}
     parts += [Text(strip_controls(f"{name} {value}")) for name, value in files.items() if value]
     parts += [Text("\nsettings", style="bold"), Text(strip_controls(record.text.rstrip()))]
     return Group(*parts)
