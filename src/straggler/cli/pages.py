@@ -40,7 +40,7 @@ def report(
         float | None,
         typer.Option(
             help="Show the time until this test accuracy (%).",
-            show_default="the highest multiple of 5 that all settings reached",
+            show_default="the highest multiple of 5 that half of the settings reached",
         ),
     ] = None,
     runs: RunsFolder = Path("runs"),
@@ -63,8 +63,11 @@ def report(
     def is_ignored(item: str) -> bool:
         return is_other_folder(Path(item)) and not is_study_folder(Path(item))
 
-    named = {item: results / item for item in items if not Path(item).exists()}
-    items = [str(named[item]) if is_study_folder(named.get(item, Path())) else item for item in items]
+    def find_study(item: str) -> str:
+        is_name = not Path(item).exists() and is_study_folder(results / item)
+        return str(results / item) if is_name else item
+
+    items = [find_study(item) for item in items]
     ignored = [item for item in items if is_ignored(item)]
     if len(ignored) == len(items):
         raise InputError(

@@ -59,7 +59,7 @@ def report(
         on_problem: called with a sentence for every file that cannot be read.
         runs_folder: the folder of the runs of a sweep or study, for its figures.
         target: a test accuracy in percent; the summary has the time until it was reached. By default the
-            highest multiple of 5 that all settings reached.
+            highest multiple of 5 that half of the settings reached.
     """
     if target is not None and not 0 < target <= 100:
         raise InputError(f"target must be a test accuracy above 0 and up to 100 %, got {target:g}.")

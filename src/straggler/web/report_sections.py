@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 from straggler.analysis.figures.colours import assign_colours
@@ -119,13 +120,13 @@ def build_study_figures(
 
 
 def choose_target(groups: Mapping[str, Sequence[RunFacts]]) -> float | None:
-    """Return the highest multiple of 5 % that every setting that converged reached; None if none did."""
+    """Return the highest multiple of 5 % that half of the settings that converged reached; None if none."""
     best = []
     for runs in groups.values():
         tops = [run.curve["test_accuracy"].max() for run in runs if has_accuracy(run)]
         if found := [top for top in tops if isinstance(top, float)]:
             best.append(max(found))
-    target = STEP * (min(best) // STEP) if best else 0.0
+    target = STEP * (median_high(best) // STEP) if best else 0.0
     return target if target > 0 else None
 
 
