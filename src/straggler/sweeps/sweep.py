@@ -5,13 +5,13 @@ from functools import cached_property
 from pathlib import Path
 
 import polars as pl
-from rich.console import Console
 
 from straggler.analysis.sweep_tables import CAPTION, SweepTable
 from straggler.config.imports import refuse_import_strings
 from straggler.core.devices import DeviceChoice
 from straggler.record import Record, find_finished_record
 from straggler.running.atomic_files import write_text_atomically
+from straggler.running.console import WordConsole
 from straggler.sweeps.grid import Grid, expand_grid, find_runnable_cells, read_grid_file
 from straggler.sweeps.runner import Place, SweepPlan, open_pool, plan_sweep, run_plan
 from straggler.sweeps.summaries import collect_labels, read_summaries
@@ -118,7 +118,7 @@ def sweep(
         folder = Path(results) if results else Path("results") / name
         with open_pool(on, address, cores, Path(out), data, device) as pool:
             plan = plan_sweep(name, cells, chosen_seeds, pool, folder, key=["id"])
-            console = Console(stderr=True, quiet=not progress, highlight=False)
+            console = WordConsole(stderr=True, quiet=not progress)
             console.print(str(plan), markup=False, soft_wrap=True)
             failures = {} if dry_run else run_plan(plan, console)
     result = SweepResult(plan, failures, impossible, target)

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from straggler.analysis.figures.classes import (
     build_confusion_figure,
     build_partition_figure,
 )
+from straggler.analysis.figures.colours import assign_colours
 from straggler.analysis.figures.curves import (
     build_curve_figure,
     build_norm_figure,
@@ -53,12 +54,12 @@ PATH_NOTE = (
 def build_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
     """Build all figures of a report."""
     groups, named = group_seeds(runs), name_runs(runs)
-    settings, few = take_first(groups), take_first(named)
+    settings, few, colours = take_first(groups), take_first(named), assign_colours(groups)
     parts = {name: counts for name, run in few.items() if (counts := count_partition(run)) is not None}
     folders = [run.path for run in few.values()]
     figures = [
         add_limit_note(
-            try_building(runs, "classes", lambda: build_class_figure(settings)), groups, "settings"
+            try_building(runs, "classes", lambda: build_class_figure(settings, colours)), groups, "settings"
         ),
         add_limit_note(try_building(runs, "confusion", lambda: build_confusion_figure(few)), named),
         add_limit_note(try_building(runs, "partition", lambda: build_partition_figure(parts)), named),
@@ -73,8 +74,11 @@ def build_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
 def build_live_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
     """Build the figures that change during a run; this is fast enough to repeat every second."""
     groups, named = group_seeds(runs), name_runs(runs)
+    colours = assign_colours(groups)
     figures = [
-        try_building(runs, metric, lambda metric=metric: build_curve_figure(metric, groups, training=False))  # type: ignore[misc]
+        try_building(
+            runs, metric, partial(build_curve_figure, metric, groups, training=False, colours=colours)
+        )
         for metric in ("accuracy", "loss", *list_metrics(runs)[:MAX_METRICS])
     ]
     first = len(figures)
@@ -87,7 +91,7 @@ def build_live_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
             "gap": build_gap_distribution,
             "norms": build_norm_figure,
         }.items():
-            figure = try_building(runs, what, lambda build=build: build(settings))  # type: ignore[misc]
+            figure = try_building(runs, what, partial(build, settings, colours))
             figures.append(add_limit_note(figure, groups, "settings"))
         workers = try_building(runs, "timeline", lambda: build_worker_figures(with_jobs)) or []
         figures[first + 2 : first + 2] = [add_limit_note(figure, named) for figure in workers]
@@ -115,7 +119,8 @@ def build_path_figure(runs: Mapping[str, RunFacts], groups: Groups) -> FigureSpe
     found = find_trajectories({name: run.record for name, run in runs.items()}, first.problems.append)
     if found is None:
         return None
-    positions = {run.id: position for position, group in enumerate(groups.values()) for run in group}
+    shown = assign_colours(groups)
+    positions = {run.id: shown[label] for label, group in groups.items() for run in group}
     colours = {name: positions.get(run.id, 0) for name, run in runs.items()}
     figure = build_landscape_figure(found.points, found.plane.explained, found.samples, "3d", colours)
     note = f"{figure.caption}. {PATH_NOTE}"
