@@ -73,7 +73,7 @@ def build_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
 
 def build_live_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
     """Build the figures that change during a run; this is fast enough to repeat every second."""
-    groups, named = group_seeds(runs), name_runs(runs)
+    groups = group_seeds(runs)
     figures = [
         try_building(runs, metric, lambda metric=metric: build_curve_figure(metric, groups, training=False))  # type: ignore[misc]
         for metric in ("accuracy", "loss", *list_metrics(runs)[:MAX_METRICS])

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -133,9 +133,10 @@ class RunIndex:
                 raise RecordError(f"No run is called {folder.name!r}.")
         return folders
 
-    def find_times_to(self, target: float) -> dict[str, float | None]:
+    def find_times_to(self, target: float, ids: Collection[str] | None = None) -> dict[str, float | None]:
         """Return by id the seconds after which each run that has a curve first reached a test accuracy."""
-        stamps = {folder: stamp_files(folder, ("curve.parquet",)) for folder in list_folders(self.runs)}
+        folders = [folder for folder in list_folders(self.runs) if ids is None or folder.name in ids]
+        stamps = {folder: stamp_files(folder, ("curve.parquet",)) for folder in folders}
         return {
             folder.name: find_time_to(read_milestones(folder, stamp), target)
             for folder, stamp in stamps.items()

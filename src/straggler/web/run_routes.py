@@ -65,10 +65,10 @@ class RunRoutes:
 
     def send_sweep(self, request: Request) -> Response:
         folder, ids = self.index.find_sweep(request.path_params["name"])
+        target = parse_target(request.query_params.get("target"))
         rows = [row for row in self.index.list_runs() if row["id"] in ids]
-        return Response(
-            dump_json(describe_sweep(folder, rows)), media_type="application/json", headers=NO_STORE
-        )
+        page = describe_sweep(folder, rows, self.index.find_times_to(target, ids), target)
+        return Response(dump_json(page), media_type="application/json", headers=NO_STORE)
 
     async def _read_json(self, request: Request) -> Any:
         try:

@@ -195,7 +195,10 @@ class RequestHandlers:
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.on_ready()
+        reading = asyncio.ensure_future(self.feed.poll())  # before the first page asks
+        reading.add_done_callback(lambda done: done.cancelled() or done.exception())
         yield
+        reading.cancel()
         await run_in_threadpool(self.launcher.close)
 
     def list_routes(self) -> list[Route | Mount]:

@@ -10,15 +10,25 @@ import numpy as np
 import polars as pl
 
 from straggler.analysis.figures.colours import assign_colours
-from straggler.analysis.figures.description import Axis, FigureSpec, Heatmap, Panel, Scatter, round_for_json
-from straggler.analysis.figures.plotly_renderer import COLOUR_SCALE, render_plotly
+from straggler.analysis.figures.description import (
+    Axis,
+    FigureSpec,
+    Heatmap,
+    Panel,
+    Scatter,
+    choose_colour,
+    round_for_json,
+)
+from straggler.analysis.figures.plotly_renderer import escape_text, render_plotly
 from straggler.analysis.intervals import format_interval
 from straggler.analysis.labels import rank_value
 from straggler.record import RecordError, has_file, read_table
 from straggler.web.comparison import follows_method
+from straggler.web.targets import format_time_to
 
-MAX_SETTINGS = 2000  # rows of the table, lines of the parallel coordinates
+MAX_SETTINGS = 2000  # rows of the table
 MAX_KEYS = 6  # settings in the figures
+MAX_LINES, MAX_TICKS = 300, 10  # of parallel coordinates
 METRICS = {"test_accuracy": "test accuracy (%)", "test_loss": "test loss", "value": "value"}
 NOT_SWEPT = {"id", "name", "tags", "notes", "archived", "status", "started", "problems", "spent", "error"}
 NOT_SWEPT |= {"seed", "converged", "settings", "test_accuracy", "mean_staleness", "updates", "gradients"}
@@ -51,8 +61,13 @@ class SettingResults:
         return format_interval(values) + (f" ({lost} of {len(self.runs)} NC)" if lost else "")
 
 
-def describe_sweep(folder: Path, listed: Iterable[Row]) -> dict[str, Any]:
-    """Return figures and a table of a sweep: of its summaries, or of the runs in the list while it runs."""
+def describe_sweep(
+    folder: Path, listed: Iterable[Row], times: Mapping[str, float | None], target: float
+) -> dict[str, Any]:
+    """Return figures and a table of a sweep: of its summaries, or of the runs in the list while it runs.
+
+    `times` has the time to target of each run whose record is there.
+    """
     rows, keys = read_sweep_rows(folder)
     if not rows:
         rows, keys = flatten_rows(listed)
@@ -69,17 +84,27 @@ def describe_sweep(folder: Path, listed: Iterable[Row]) -> dict[str, Any]:
     return {
         "name": folder.name,
         "keys": keys,
-        "columns": [*keys, "seeds", METRICS[metric], "mean staleness", "time (s)"],
-        "rows": [describe_setting(each, keys, metric) for each in settings[:MAX_SETTINGS]],
+        "columns": [
+            *keys,
+            "seeds",
+            METRICS[metric],
+            f"time to {target:g} % (s)",
+            *("mean staleness", "time (s)"),
+        ],
+        "rows": [describe_setting(each, keys, metric, times) for each in settings[:MAX_SETTINGS]],
         "figures": drawn,
         "note": note,
     }
 
 
-def describe_setting(setting: SettingResults, keys: Sequence[str], metric: str) -> dict[str, Any]:
+def describe_setting(
+    setting: SettingResults, keys: Sequence[str], metric: str, times: Mapping[str, float | None]
+) -> dict[str, Any]:
+    ids = [str(run["id"])[:100] for run in setting.runs if run.get("id")]
+    known = [times[name] for name in ids if name in times]
     cells = [setting.labels[key] for key in keys] + [str(len(setting.runs)), setting.format(metric)]
-    cells += [setting.format("mean_staleness"), setting.format("seconds")]
-    return {"cells": cells, "ids": [str(run["id"])[:100] for run in setting.runs if run.get("id")]}
+    cells += [format_time_to(known) if known else "–"]
+    return {"cells": [*cells, setting.format("mean_staleness"), setting.format("seconds")], "ids": ids}
 
 
 def read_sweep_rows(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
@@ -183,38 +208,79 @@ def build_time_figure(
 
 
 def describe_point(setting: SettingResults, metric: str) -> str:
-    """Return the tooltip of a setting; plotly interprets some HTML, so it is escaped."""
+    """Return the tooltip of a setting."""
     labels = ", ".join(f"{key} {value}" for key, value in setting.labels.items())
-    text = f"{labels}: {setting.format(metric)} in {setting.format('seconds')} s"
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    return escape_text(f"{labels}: {setting.format(metric)} in {setting.format('seconds')} s")
 
 
 def build_parallel_coordinates(
     settings: Sequence[SettingResults], keys: Sequence[str], metric: str
 ) -> dict[str, Any]:
-    """Return plotly's JSON of parallel coordinates: a line per setting, coloured by the metric."""
-    shown = [each for each in settings if np.isfinite(each.average(metric))][:MAX_SETTINGS]
-    dimensions: list[dict[str, Any]] = []
-    for key in keys[:MAX_KEYS]:
-        values = sorted(list_values(settings, key), key=rank_label)
-        places = [values.index(each.labels[key]) for each in shown]
-        ticks = {"tickvals": list(range(len(values))), "ticktext": [value[:24] for value in values]}
-        dimensions.append({"label": key, "values": places, "range": [-0.2, len(values) - 0.8], **ticks})
-    results = {"mean_staleness": "staleness", "seconds": "time (s)", metric: METRICS[metric]}
-    averages = {key: [each.average(key) for each in shown] for key in results}
-    dimensions += [
-        {"label": label, "values": round_for_json(averages[key])}
-        for key, label in results.items()
-        if len(set(averages[key])) > 1 and np.isfinite(averages[key]).all()
-    ]
-    line = {"color": round_for_json(averages[metric]), "colorscale": COLOUR_SCALE, "showscale": True}
-    trace = {"type": "parcoords", "dimensions": dimensions, "line": line}
-    return {
-        "name": "parallel",
-        "title": "Parallel coordinates",
-        "note": "A line is one setting. Drag along an axis to keep only the lines that cross it there.",
-        "group": "",
-        "height": 420,
-        "data": [trace],
-        "layout": {"margin": {"l": 80, "r": 40, "t": 50, "b": 30}},
-    }
+    """Return plotly's JSON of parallel coordinates: a line per setting, in the colour of its method.
+
+    Plotly's own kind needs WebGL, which not every browser has; these are plain lines.
+    """
+    shown = [each for each in settings if np.isfinite(each.average(metric))][:MAX_LINES]
+    axes = [place_labels(shown, key) for key in keys[:MAX_KEYS]]
+    results = {"mean_staleness": "mean staleness", "seconds": "time (s)", metric: METRICS[metric]}
+    axes += [axis for key, label in results.items() if (axis := place_results(shown, key, label)) is not None]
+    first = "method" if "method" in keys else keys[0]
+    colours = assign_colours(dict.fromkeys((each.labels[first] for each in shown), ()))
+    traces: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    for row, setting in enumerate(shown):
+        label, heights = setting.labels[first], [axis.heights[row] for axis in axes]
+        trace: dict[str, Any] = {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": label,
+            "legendgroup": label,
+        }
+        trace |= {"x": list(range(len(axes))), "y": round_for_json(heights), "showlegend": label not in seen}
+        trace |= {"line": {"color": choose_colour(colours[label]), "width": 1.5}, "marker": {"size": 5}}
+        seen.add(label)
+        traces.append(trace | {"hovertemplate": describe_point(setting, metric) + "<extra></extra>"})
+    plain = {"showgrid": False, "zeroline": False, "fixedrange": True}
+    names: dict[str, Any] = {"tickvals": list(range(len(axes))), "ticktext": [axis.label for axis in axes], "side": "top"}
+    x_axis = plain | names | {"range": [-0.15, len(axes) - 0.5], "showgrid": True}
+    layout: dict[str, Any] = {"xaxis": x_axis, "yaxis": plain | {"visible": False, "range": [-0.06, 1.06]}}
+    layout |= {"annotations": [tick for place, each in enumerate(axes) for tick in each.list_ticks(place)]}
+    note = (
+        "A line is one setting; each axis has its own scale. Click an entry of the legend to hide its lines."
+    )
+    words = {"name": "parallel", "title": "Parallel coordinates", "note": note, "group": "", "height": 420}
+    legend = {"legend": {"orientation": "h", "y": -0.05, "yanchor": "top", "x": 0}}
+    margin = {"margin": {"l": 15, "r": 15, "t": 40, "b": 45}}
+    return words | {"data": traces, "layout": layout | legend | margin}
+
+
+@dataclass
+class ParallelAxis:
+    """One vertical axis: the height of every setting from 0 to 1, and the values at some heights."""
+
+    label: str
+    heights: list[float]
+    ticks: dict[str, float]
+
+    def list_ticks(self, place: int) -> list[dict[str, Any]]:
+        look = {"showarrow": False, "xanchor": "left", "xshift": 6, "font": {"size": 11}}
+        return [{"x": place, "y": y, "text": text, **look} for text, y in self.ticks.items()]
+
+
+def place_labels(settings: Sequence[SettingResults], key: str) -> ParallelAxis:
+    """Return an axis on which the values of a setting have equal distances."""
+    values = sorted(list_values(settings, key), key=rank_label)
+    places = {value: number / max(1, len(values) - 1) for number, value in enumerate(values)}
+    step = -(-len(values) // MAX_TICKS)
+    ticks = {escape_text(value[:24]): places[value] for value in values[::step]}
+    return ParallelAxis(key, [places[each.labels[key]] for each in settings], ticks)
+
+
+def place_results(settings: Sequence[SettingResults], key: str, label: str) -> ParallelAxis | None:
+    """Return a linear axis of a result, or None if all settings have the same one."""
+    values = np.array([each.average(key) for each in settings])
+    if not np.isfinite(values).all() or np.ptp(values) == 0:
+        return None
+    low, high = float(values.min()), float(values.max())
+    ticks = {f"{low + share * (high - low):.4g}": share for share in (0.0, 0.5, 1.0)}
+    return ParallelAxis(label, [float(value - low) / (high - low) for value in values], ticks)

@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from straggler.analysis.figures.description import COLOURS, choose_colour, choose_dash
 from straggler.analysis.labels import RunData, name_method
 
-# A method's place in this text is its position in the palette: a row has every colour once, and a column has one
-# colour with different dashes and markers. Methods that are often compared differ in colour. Add new ones at the end.
+# A method's place in this text is its position in the palette: a row has every colour once, and a column has
+# one colour with different dashes and markers. Methods that are often compared differ in colour. Add new ones
+# at the end.
 ORDER = """
 asgd         ssgd      k-sync       ssp        k-async  hybrid     sgd        k-batch-sync
 nag-asgd     dc-asgd   dana         ga         sa       multi-asgd async-adam k-batch-async
 local-sgd    dana-dc   dana-slim    ringmaster rennala  malenia    dana-ga    dana-sa
 ringleader   diloco    async-diloco fedbuff    fedasync slowmo     fedprox    easgd
 dc-asgd-a    muon      ia2sgd       aced       ca2fl    lookahead  ormo       ringmaster-restart
-smega2       dssp      paced        fadas      inverse-frequency   weight-prediction ringmaster-muon delay-adaptive
+smega2       dssp      paced        fadas      inverse-frequency weight-prediction
+ringmaster-muon delay-adaptive
 """
 POSITIONS = {name: position for position, name in enumerate(ORDER.split())}
 MOST_POSITIONS = 64  # with different colours or markers
@@ -33,8 +35,8 @@ def find_position(method: str) -> int:
 def assign_colours(groups: Mapping[str, Sequence[RunData]]) -> dict[str, int]:
     """Return the positions of the settings of a figure by their labels.
 
-    Methods have their colours, and settings of one method differ in dash and marker. Where all settings are of
-    one method, they have different colours, of which the first is the method's.
+    Methods have their colours, and settings of one method differ in dash and marker. Where all settings are
+    of one method, they have different colours, of which the first is the method's.
     """
     methods = {label: name_method(runs[0].settings) if runs else label for label, runs in groups.items()}
     if len({*methods.values()}) == 1:

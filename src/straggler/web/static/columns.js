@@ -7,6 +7,7 @@ import { interval } from "./seeds.js";
 
 const clock = (row) => (row.engine === undefined || row.engine === null ? "" : row.engine === "simulator" ? " virtual" : " real");
 const shorten = (text) => String(text ?? "").replaceAll("seconds=", "").replace(/\.0(?!\d)/g, "");
+const decimal = (value) => (typeof value === "number" ? value.toLocaleString("en", { maximumFractionDigits: 1, minimumFractionDigits: 1 }) : "–");
 const plain = (value) => (value === null || value === undefined || value === "" ? "–"
   : typeof value === "number" ? number(value, 6) : Array.isArray(value) ? value.join(" ") : String(value));
 
@@ -14,9 +15,9 @@ const plain = (value) => (value === null || value === undefined || value === "" 
 const KNOWN = {
   test_accuracy: { heading: "accuracy (%)", text: (row) => (row.converged === false ? "NC" : fixed(row.test_accuracy)),
     group: (group) => interval(group, "test_accuracy", 2) },
-  time_to_target: { heading: () => `time to ${target()} % (s)`, text: (row) => number(valueOf(row, "time_to_target"), 1),
+  time_to_target: { heading: () => `time to ${target()} % (s)`, text: (row) => decimal(valueOf(row, "time_to_target")),
     group: (group) => interval(group, "time_to_target", 1) },
-  seconds: { heading: "time (s)", text: (row) => (typeof row.seconds === "number" ? `${number(row.seconds, 1)}${clock(row)}` : "–"),
+  seconds: { heading: "time (s)", text: (row) => (typeof row.seconds === "number" ? `${decimal(row.seconds)}${clock(row)}` : "–"),
     group: (group) => `${interval(group, "seconds", 1)}${clock(group.runs[0])}` },
   engine: { heading: "engine", text: (row) => row.engine ?? "–" },
   mean_staleness: { heading: "mean staleness", text: (row) => fixed(row.mean_staleness), group: (group) => interval(group, "mean_staleness", 2) },
@@ -32,8 +33,8 @@ const KNOWN = {
   updates: { heading: "updates", text: (row) => number(row.updates), group: (group) => interval(group, "updates", 0) },
   gradients: { heading: "gradients", text: (row) => number(row.gradients), group: (group) => interval(group, "gradients", 0) },
 };
-const STANDARD = ["test_accuracy", "time_to_target", "seconds", "engine", "mean_staleness", "workers", "dataset", "model", "lr",
-  "momentum", "delay", "partition", "seed", "tags", "started"];
+const STANDARD = ["test_accuracy", "time_to_target", "seconds", "mean_staleness", "workers", "lr", "dataset", "model",
+  "engine", "delay", "momentum", "partition", "seed", "tags", "started"];
 
 export function shownColumns() {
   const keys = readPreference("columns", STANDARD.join(",")).split(",").filter(Boolean);

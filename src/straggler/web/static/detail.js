@@ -148,6 +148,7 @@ export function open(ids) {
   if (ids.join() !== shown.join()) {  // another selection: remove the old figures
     for (const child of [...byId("detail-figures").children]) straggler.forget(child);
     byId("detail-table").replaceChildren();
+    byId("detail-tools").hidden = true;
     for (const name of ["detail-differences", "detail-workers"]) byId(name).hidden = true;
     byId("detail-workers").replaceChildren();
     byId("detail-notes").hidden = true;
@@ -158,6 +159,7 @@ export function open(ids) {
   byId("detail-report").href = `/reports/runs/${names}`;
   byId("detail-download").href = `/reports/runs/${names}?download=1`;
   byId("detail-target").value = target();
+  byId("detail-table").textContent ||= "Loading the figures…";
   showStatus();
   draw(shown);
 }

@@ -85,7 +85,8 @@ window.straggler = (() => {
   // Whether the vertical axes can be switched between a linear and a logarithmic scale.
   function canFlip(shown) {
     const lines = shown.data.some((trace) => trace.type === "scatter" && (trace.mode || "").includes("lines"));
-    return lines && !(shown.layout || {}).scene;
+    const { scene, yaxis } = shown.layout || {};
+    return lines && !scene && (yaxis || {}).visible !== false;
   }
 
   function flip(merged) {

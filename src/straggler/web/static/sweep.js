@@ -2,8 +2,10 @@
 
 import { get, known, latest, listen } from "./api.js";
 import { element } from "./elements.js";
+import { target } from "./preferences.js";
 
 const byId = (id) => document.getElementById(id);
+const NOTE = "Mean ± half-width of the 95 % confidence interval over seeds, from three seeds on. NC: no convergence.";
 let shown = "";
 
 function line(row, keys) {
@@ -18,14 +20,14 @@ function line(row, keys) {
 
 const draw = latest(async (name) => {
   try {
-    const page = await get(`/api/sweeps/${encodeURIComponent(name)}`);
+    const page = await get(`/api/sweeps/${encodeURIComponent(name)}?target=${target()}`);
     if (name !== shown) return;
     byId("sweep-status").classList.remove("error");
     byId("sweep-status").textContent = page.note;
     straggler.gallery(byId("sweep-figures"), page.figures);
     const heads = page.columns.map((column) => element("th", { scope: "col", textContent: column.replaceAll("_", " ") }));
     byId("sweep-table").replaceChildren(element("table", {},
-      element("caption", { textContent: "Mean ± half-width of the 95 % confidence interval over seeds, from three seeds on. NC: no convergence." }),
+      element("caption", {}, "Results ", element("span", { className: "muted", textContent: NOTE })),
       element("thead", {}, element("tr", {}, ...heads)),
       element("tbody", {}, ...page.rows.map((row) => line(row, page.keys)))));
   } catch (error) {
