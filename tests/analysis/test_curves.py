@@ -34,7 +34,8 @@ def first_lines(groups: dict[str, list[Record]], against: str = "epochs") -> tup
 @pytest.mark.parametrize("against", AGAINST)
 def test_a_curve_shows_the_record(against: str, digits: Record) -> None:
     (line,), caption = first_lines({"a": [digits]}, against)
-    assert list(line.x) == digits.curve[against].to_list() and caption == ""
+    curve = digits.curve.with_columns(bytes=(pl.col("bytes_up") + pl.col("bytes_down")) / 1e6)
+    assert list(line.x) == curve[against].to_list() and caption == ""
     assert list(line.y) == digits.curve["test_accuracy"].to_list()
 
 
@@ -92,7 +93,7 @@ def test_a_single_evaluation_is_a_visible_point(seeds: int, tmp_path: Path) -> N
 def test_several_settings_have_a_panel_for_training(digits: Record) -> None:
     figure = build_curve_figure("loss", {"a": [digits], "b": [digits]}, ["seconds"])
     assert figure is not None
-    assert [panel.title for panel in figure.choose_panels()] == ["test loss", "batch loss"]
+    assert [panel.y.label for panel in figure.choose_panels()] == ["test loss", "batch loss"]
     one = build_curve_figure("loss", {"a": [digits], "b": [digits]}, training=False)
     assert one is not None and all(len(panels) == 1 for panels in one.views.values())
 

@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 from figure_testing import copy_with
 
-from straggler.analysis.labels import group_seeds, label_settings, name_method, name_runs
+from straggler.algorithms.methods import METHODS
+from straggler.analysis.labels import (
+    group_seeds,
+    label_settings,
+    list_method_components,
+    name_method,
+    name_runs,
+)
+from straggler.experiment import Experiment
 from straggler.record import Record
 
 pytest_plugins = ["figure_testing"]
@@ -16,6 +24,27 @@ PLAIN = {"policy": "asynchronous", "correction": "none", "optimizer": "sgd", "wo
 
 def label(*changes: dict[str, Any]) -> list[str]:
     return label_settings([PLAIN | change for change in changes])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_named_as_it_is_called(method: str) -> None:
+    """Also if the record does not state the method, unless the same components have another name too."""
+    settings = Experiment(method=method, workers=1 if METHODS[method].single else 8).to_dict()
+    assert name_method(settings) == method
+    unstated = name_method({key: value for key, value in settings.items() if key != "method"})
+    known = list_method_components()
+    assert METHODS[method].single or known[unstated] == known[method]
+    other = Experiment(method="asgd", workers=8).to_dict()
+    if method != "asgd":
+        assert label_settings([settings | {"lr": 1.0}, other | {"lr": 1.0}])[0].split(",")[0] == method
+
+
+def test_arguments_with_the_name_of_a_setting_are_called_after_their_component() -> None:
+    works = [Experiment(method="local-sgd", workers=8, work=f"local(steps=4, lr={lr})") for lr in (0.1, 0.2)]
+    assert label_settings([one.to_dict() for one in works]) == [
+        "local-sgd, work lr 0.1",
+        "local-sgd, work lr 0.2",
+    ]
 
 
 def test_the_method_names_a_run() -> None:

@@ -9,7 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from straggler.analysis.figures import description as d
-from straggler.analysis.figures.matplotlib_renderer import FORMATS, draw_figure, save_figure, write_figure
+from straggler.analysis.figures.file_formats import FORMATS, save_figure
+from straggler.analysis.figures.matplotlib_renderer import draw_figure, write_figure
 from straggler.analysis.figures.plotly_renderer import render_plotly, write_page
 
 GRID = np.linspace(-1, 1, 5)

@@ -8,13 +8,21 @@ from typing import Any, Protocol, TypeVar
 
 import polars as pl
 
+from straggler.algorithms.aggregations import AGGREGATIONS
+from straggler.algorithms.channels import CHANNELS
 from straggler.algorithms.corrections import parse_correction
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
+from straggler.algorithms.work import WORK
 from straggler.config.registry import parse_call, parse_entry
 
-COMPONENTS = ("policy", "correction", "optimizer")
+COMPONENTS = ("policy", "correction", "optimizer", "work", "channel", "aggregation")
+# What a record of an older version does not state, and what a label does not mention.
+DEFAULTS = {"correction": "none", "optimizer": "sgd", "work": "gradient", "channel": "exact"}
+DEFAULTS |= {"aggregation": "mean"}
+CATALOGUES: dict[str, Any] = {"policy": POLICIES, "optimizer": OPTIMIZERS, "work": WORK}
+CATALOGUES |= {"channel": CHANNELS, "aggregation": AGGREGATIONS}
 OPTIMIZER_SETTINGS = ("momentum", "nesterov", "weight_decay")
 NEVER_SHOWN = (
     "method",
@@ -45,15 +53,14 @@ R = TypeVar("R", bound=RunData)
 
 
 @lru_cache(maxsize=1)
-def methods_by_components() -> dict[tuple[str, ...], str]:
-    """Return the names of METHODS by their components, as a record writes them."""
-    found: dict[tuple[str, ...], str] = {}
+def list_method_components() -> dict[str, tuple[str, ...]]:
+    """Return the components of every method, as a record writes them."""
+    found = {}
     for name, method in METHODS.items():
-        policy = parse_entry(method.policy, POLICIES)
-        optimizer = parse_entry(method.optimizer, OPTIMIZERS)
-        components = (str(policy), str(parse_correction(method.correction)), str(optimizer))
-        if not method.single:
-            found.setdefault(components, name)
+        texts = {component: getattr(method, component) for component in COMPONENTS}
+        parsed = {key: parse_entry(texts[key], catalogue) for key, catalogue in CATALOGUES.items()}
+        parsed["correction"] = parse_correction(texts["correction"])
+        found[name] = tuple(str(parsed[component]) for component in COMPONENTS)
     return found
 
 
@@ -62,16 +69,23 @@ def name_method(settings: Settings) -> str:
 
     The recorded method counts only if its components have the recorded names: they can be overridden.
     """
-    components = tuple(str(settings.get(key, "")) for key in COMPONENTS)
-    plain = (*components[:2], remove_optimizer_settings(components[2]))
-    known, recorded = methods_by_components(), settings.get("method")
-    if name := known.get(components) or known.get(plain):
-        return name
+    components = tuple(str(settings.get(key, DEFAULTS.get(key, ""))) for key in COMPONENTS)
+    plain = tuple(map(remove_optimizer_settings, components))
+    known, recorded = list_method_components(), settings.get("method")
+    if known.get(str(recorded)) == components:
+        return str(recorded)
+    for wanted in (components, plain):
+        names = (name for name, own in known.items() if own == wanted and not METHODS[name].single)
+        if (name := next(names, None)) is not None:
+            return name
     if recorded in METHODS:
-        expected = (getattr(METHODS[recorded], key) for key in COMPONENTS)
+        expected = known[str(recorded)]
         if [text.split("(")[0] for text in expected] == [text.split("(")[0] for text in components]:
             return str(recorded)
-    return " × ".join(shorten_custom(text) for text in components if text not in ("none", "sgd", "")) or "?"
+    pairs = zip(COMPONENTS, components, strict=True)
+    return (
+        " × ".join(shorten_custom(text) for key, text in pairs if text not in (DEFAULTS.get(key), "")) or "?"
+    )
 
 
 def remove_optimizer_settings(text: str) -> str:
@@ -86,14 +100,19 @@ def shorten_custom(text: str) -> str:
 
 
 def expand_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings with the arguments of the components as separate settings."""
+    """Return the settings with the arguments of the components as separate settings.
+
+    An argument with the name of a setting is called after its component: `work lr`.
+    """
     found = {key: value for key, value in settings.items() if key not in NEVER_SHOWN}
     for component in COMPONENTS:
         try:
             name, _, arguments = parse_call(str(found.get(component, "")))
         except ValueError:  # a custom component or a chain of corrections
             continue
-        found |= {component: name, **arguments}
+        taken = settings.keys() - {*OPTIMIZER_SETTINGS}  # version 0.1 recorded these as settings too
+        renamed = {f"{component} {key}" if key in taken else key: arguments[key] for key in arguments}
+        found |= {component: name, **renamed}
     return {key: value for key, value in found.items() if value or key not in OPTIMIZER_SETTINGS}
 
 

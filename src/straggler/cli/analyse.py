@@ -7,7 +7,8 @@ from typing import Annotated
 import polars as pl
 import typer
 
-from straggler.analysis.figures.matplotlib_renderer import FORMATS, write_figure
+from straggler.analysis.figures.file_formats import FORMATS
+from straggler.analysis.figures.matplotlib_renderer import write_figure
 from straggler.analysis.figures.throughput import (
     LATE,
     build_density_figure,
@@ -74,7 +75,9 @@ def speedup(
     ] = None,
     files: Annotated[
         list[Path] | None,
-        typer.Option("--out", help="A figure (png, pdf, svg) or a table (csv, parquet); may be repeated."),
+        typer.Option(
+            "--out", help="A figure (png, pdf, svg, pgf) or a table (csv, parquet); may be repeated."
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print every repetition as one line of JSON at the end.")

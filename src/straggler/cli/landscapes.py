@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from straggler.analysis.figures.file_formats import FORMATS
 from straggler.analysis.figures.landscape import VIEWS, build_landscape_figure, split_runs
-from straggler.analysis.figures.matplotlib_renderer import FORMATS, write_figure
+from straggler.analysis.figures.matplotlib_renderer import write_figure
 from straggler.analysis.figures.plotly_renderer import write_page
 from straggler.analysis.labels import name_runs
 from straggler.analysis.tables import build_table, format_number
@@ -26,11 +27,13 @@ def landscape(
     margin: Annotated[
         float, typer.Option(min=0.0, help="Margin of the grid around the paths, as a share of their width.")
     ] = 0.2,
-    view: Annotated[str, typer.Option(help=f"{', '.join(VIEWS)} (for png, pdf and svg).")] = "both",
+    view: Annotated[str, typer.Option(help=f"{', '.join(VIEWS)} (for png, pdf, svg and pgf).")] = "both",
     files: Annotated[
         list[Path] | None,
         typer.Option(
-            "--out", show_default="landscape.png", help="png, pdf, svg or interactive html; may be repeated."
+            "--out",
+            show_default="landscape.png",
+            help="png, pdf, svg, pgf or interactive html; may be repeated.",
         ),
     ] = None,
     jobs: options.Jobs = None,

@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from straggler.analysis.figures.curves import AGAINST
-from straggler.analysis.figures.matplotlib_renderer import FORMATS
-from straggler.analysis.figures.plot import KINDS, find_records
+from straggler.analysis.figures.file_formats import FORMATS
+from straggler.analysis.figures.plot import KINDS
 from straggler.analysis.figures.plot import plot as plot_runs
+from straggler.analysis.figures.sources import find_records, find_sweep
+from straggler.analysis.figures.styles import STYLES
 from straggler.cli import options
 from straggler.cli.app import check_suffix, err, find_runs, out
 
@@ -27,7 +29,7 @@ def plot(
         str, typer.Option(help=f"The x axis of accuracy, loss and gap: {', '.join(AGAINST)}.")
     ] = "seconds",
     file: Annotated[
-        Path | None, typer.Option("--out", show_default="KIND.png", help="The figure: png, pdf or svg.")
+        Path | None, typer.Option("--out", show_default="KIND.png", help="The figure: png, pdf, svg or pgf.")
     ] = None,
     labels: Annotated[
         list[str] | None,
@@ -37,19 +39,30 @@ def plot(
         tuple[float, float] | None, typer.Option(metavar="WIDTH HEIGHT", help="Size in inches.")
     ] = None,
     title: Annotated[str | None, typer.Option(help="Title above the figure.")] = None,
+    style: Annotated[
+        str, typer.Option(help="; ".join(f"{name}: {style.summary}" for name, style in STYLES.items()) + ".")
+    ] = "screen",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Only runs with this setting, for example lr=0.1. Repeat it to narrow down.",
+        ),
+    ] = None,
     folder: options.RunsFolder = Path("runs"),
+    results: Annotated[Path, typer.Option("--results", help="Folder of the sweeps.")] = Path("results"),
 ) -> None:
     """Draw runs in one figure, labelled by their method and the settings in which they differ.
 
     Runs that differ only in their seed are one line, with a 95 % confidence band from three seeds on.
-    The folder of a sweep's results stands for all its runs.
+    The name of a sweep, or the folder of its results, stands for all its runs.
     Curves of thousands of arrivals show means, and timelines show the beginning of a run.
     """
     target = file or Path(f"{kind}.png")
     check_suffix(target, FORMATS)
-    sweeps = [run for run in runs if (Path(run) / "summaries.parquet").is_file()]
+    sweeps = {run: place for run in runs if (place := find_sweep(run, results)) is not None}
     others = [run for run in runs if run not in sweeps]
-    records = find_records(list(sweeps), folder) + (find_runs(others, folder) if others else [])
+    records = find_records(list(sweeps.values()), folder) + (find_runs(others, folder) if others else [])
     plot_runs(
         records,
         kind,
@@ -57,6 +70,8 @@ def plot(
         labels=labels or None,
         size=size,
         title=title,
+        style=style,
+        only=only or (),
         out=target,
         report=lambda line: err.print(line, soft_wrap=True),
     )

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -14,13 +14,14 @@ from straggler.analysis.figures.classes import (
     build_confusion_figure,
     build_partition_figure,
 )
+from straggler.analysis.figures.colours import assign_colours, find_position
 from straggler.analysis.figures.curves import (
     build_curve_figure,
     build_norm_figure,
     build_staleness_curve,
     list_metrics,
 )
-from straggler.analysis.figures.description import FigureSpec
+from straggler.analysis.figures.description import Bars, FigureSpec
 from straggler.analysis.figures.landscape import build_landscape_figure
 from straggler.analysis.figures.staleness import (
     build_calibration_figure,
@@ -54,12 +55,12 @@ PATH_NOTE = (
 def build_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
     """Build all figures of a report."""
     groups, named = group_seeds(runs), name_runs(runs)
-    settings, few = take_first(groups), take_first(named)
+    settings, few, colours = take_first(groups), take_first(named), assign_colours(groups)
     parts = {name: counts for name, run in few.items() if (counts := count_partition(run)) is not None}
     folders = [run.path for run in few.values()]
     figures = [
         add_limit_note(
-            try_building(runs, "classes", lambda: build_class_figure(settings)), groups, "settings"
+            try_building(runs, "classes", lambda: build_class_figure(settings, colours)), groups, "settings"
         ),
         add_limit_note(try_building(runs, "confusion", lambda: build_confusion_figure(few)), named),
         add_limit_note(try_building(runs, "partition", lambda: build_partition_figure(parts)), named),
@@ -74,8 +75,11 @@ def build_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
 def build_live_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
     """Build the figures that change during a run; this is fast enough to repeat every second."""
     groups = group_seeds(runs)
+    colours = assign_colours(groups)
     figures = [
-        try_building(runs, metric, lambda metric=metric: build_curve_figure(metric, groups, training=False))  # type: ignore[misc]
+        try_building(
+            runs, metric, partial(build_curve_figure, metric, groups, training=False, colours=colours)
+        )
         for metric in ("accuracy", "loss", *list_metrics(runs)[:MAX_METRICS])
     ]
     first = len(figures)
@@ -83,17 +87,15 @@ def build_live_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
         label: group for label, group in take_first(groups).items() if any(len(r.jobs) for r in group)
     }
     if settings:
-        stale = has_staleness(settings)
-        for what, build in {
-            **(
-                {"staleness": build_staleness_figure, "staleness over time": build_staleness_curve}
-                if stale
-                else {}
-            ),
-            **({"gap": build_gap_distribution} if stale else {}),
-            "norms": build_norm_figure,
-        }.items():
-            figure = try_building(runs, what, lambda build=build: build(settings))  # type: ignore[misc]
+        kinds = {"norms": build_norm_figure}
+        if has_staleness(settings):
+            kinds = {
+                "staleness": build_staleness_figure,
+                "staleness over time": build_staleness_curve,
+                "gap": build_gap_distribution,
+            } | kinds
+        for what, build in kinds.items():
+            figure = try_building(runs, what, partial(build, settings, colours))
             figures.append(add_limit_note(figure, groups, "settings"))
         workers = try_building(runs, "timeline", lambda: build_worker_figures(settings, len(runs))) or []
         figures[first + 2 : first + 2] = workers
@@ -113,7 +115,8 @@ def build_worker_figures(groups: Groups, count: int) -> list[FigureSpec]:
     firsts = {label: next(run for run in group if len(run.jobs)) for label, group in groups.items()}
     if count == 1:
         (run,) = firsts.values()
-        return [build_timeline_figure(run, run.events, run.status == "running"), build_worker_figure(run)]
+        timeline = build_timeline_figure(run, run.events, run.status == "running")
+        return [timeline, recolour_bars(build_worker_figure(run), find_position(run.method))]
     shown = dict(list(firsts.items())[:MAX_TIMELINES])
     same_clock = len({run.is_virtual for run in shown.values()}) == 1
     end = choose_common_window(list(shown.values())) if same_clock else None
@@ -127,6 +130,15 @@ def build_worker_figures(groups: Groups, count: int) -> list[FigureSpec]:
     return figures
 
 
+def recolour_bars(figure: FigureSpec, colour: int) -> FigureSpec:
+    """Return a figure whose bars have the colour of their run."""
+    panels = [
+        replace(panel, marks=[replace(m, colour=colour) if isinstance(m, Bars) else m for m in panel.marks])
+        for panel in figure.panels
+    ]
+    return replace(figure, panels=panels)
+
+
 def build_path_figure(runs: Mapping[str, RunFacts], groups: Groups) -> FigureSpec | None:
     """Build the paths of the weights in three dimensions, on the surface of a cached landscape."""
     if not any(is_regular_file(run.path / "snapshots.safetensors") for run in runs.values()):
@@ -137,7 +149,8 @@ def build_path_figure(runs: Mapping[str, RunFacts], groups: Groups) -> FigureSpe
     found = find_trajectories({name: run.record for name, run in runs.items()}, first.problems.append)
     if found is None:
         return None
-    positions = {run.id: position for position, group in enumerate(groups.values()) for run in group}
+    shown = assign_colours(groups)
+    positions = {run.id: shown[label] for label, group in groups.items() for run in group}
     colours = {name: positions.get(run.id, 0) for name, run in runs.items()}
     figure = build_landscape_figure(found.points, found.plane.explained, found.samples, "3d", colours)
     note = f"{figure.caption}. {PATH_NOTE}"

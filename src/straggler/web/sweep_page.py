@@ -241,7 +241,11 @@ def build_parallel_coordinates(
         seen.add(label)
         traces.append(trace | {"hovertemplate": describe_point(setting, metric) + "<extra></extra>"})
     plain = {"showgrid": False, "zeroline": False, "fixedrange": True}
-    names: dict[str, Any] = {"tickvals": list(range(len(axes))), "ticktext": [axis.label for axis in axes], "side": "top"}
+    names: dict[str, Any] = {
+        "tickvals": list(range(len(axes))),
+        "ticktext": [axis.label for axis in axes],
+        "side": "top",
+    }
     x_axis = plain | names | {"range": [-0.15, len(axes) - 0.5], "showgrid": True}
     layout: dict[str, Any] = {"xaxis": x_axis, "yaxis": plain | {"visible": False, "range": [-0.06, 1.06]}}
     layout |= {"annotations": [tick for place, each in enumerate(axes) for tick in each.list_ticks(place)]}

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from straggler.analysis.figures.colours import assign_colours
 from straggler.analysis.figures.curves import Groups
 from straggler.analysis.figures.description import Axis, Bars, FigureSpec, Heatmap, Panel
 from straggler.analysis.labels import RunData
@@ -12,10 +13,10 @@ from straggler.analysis.labels import RunData
 Array = np.ndarray[Any, Any]
 
 
-def build_class_figure(groups: Groups) -> FigureSpec | None:
+def build_class_figure(groups: Groups, colours: Mapping[str, int] | None = None) -> FigureSpec | None:
     """Describe the recall of every class: the mean over the seeds."""
-    marks = []
-    for colour, (name, runs) in enumerate(groups.items()):
+    marks, colours = [], colours or assign_colours(groups)
+    for name, runs in groups.items():
         seeds = [run.summary["classes"] for run in runs if run.summary.get("classes")]
         if not seeds:
             continue
@@ -25,7 +26,7 @@ def build_class_figure(groups: Groups) -> FigureSpec | None:
         }
         pairs = zip(means["precision"], means["f1"], strict=True)
         hover = [f"precision {precision:.1f} %, F1 {f1:.1f} %" for precision, f1 in pairs]
-        marks.append(Bars(list(seeds[0]), means["recall"], name, colour, hover=hover))
+        marks.append(Bars(list(seeds[0]), means["recall"], name, colours[name], hover=hover))
     if not marks:
         return None
     panel = Panel(marks, Axis("class", "category"), Axis("accuracy (%)", low=0, high=100))

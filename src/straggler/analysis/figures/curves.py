@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from straggler.analysis.figures.description import Axis, FigureSpec, Line, Mark, Panel
+from straggler.analysis.figures.colours import assign_colours
+from straggler.analysis.figures.description import COLOURS, Axis, FigureSpec, Line, Mark, Panel
 from straggler.analysis.intervals import FEWEST_SEEDS, error_bars, mean_interval
 from straggler.analysis.labels import RunData
 
-AGAINST = ("seconds", "epochs", "updates", "gradients")
+AGAINST = ("seconds", "epochs", "updates", "gradients", "bytes")
 SCORES = {
     "accuracy": ("test_accuracy", "validation_accuracy", "train_accuracy"),
     "loss": ("test_loss", "validation_loss", "train_loss", "batch_loss"),
@@ -24,12 +25,20 @@ NOTES = {
 GRID_POINTS = 120  # of a mean over seeds, and of a curve made of arrivals
 MOST_POINTS = 400  # of one line
 WIDE = 100.0  # times the median: beyond it an axis is logarithmic
+BEYOND = (
+    1.5  # times the largest value of a run that converged: an axis does not go there for one that diverged
+)
+BYTES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 Array = np.ndarray[Any, Any]
 Groups = Mapping[str, Sequence[RunData]]  # the seeds of each setting by its label
 
 
 def build_curve_figure(
-    metric: str, groups: Groups, against: Sequence[str] = AGAINST, training: bool = True
+    metric: str,
+    groups: Groups,
+    against: Sequence[str] = AGAINST,
+    training: bool = True,
+    colours: Mapping[str, int] | None = None,
 ) -> FigureSpec | None:
     """Describe accuracy, loss or another metric: panels for the test set and for training, or one panel for
     one setting.
@@ -40,22 +49,15 @@ def build_curve_figure(
     if not columns:
         return None
     others = [column for column in columns if column.startswith(("train", "batch"))][: int(training)]
-    alone, unit = len(groups) == 1, "accuracy (%)" if metric == "accuracy" else metric
-    views, captions = {}, set[str]()
-    for axis in against:
-        panels = []
-        for shown in [columns] if alone else [[column] for column in columns[:1] + others]:
-            tables = {
-                column.replace("_", " ") if alone else name: [select_curve(run, axis, column) for run in runs]
-                for name, runs in groups.items()
-                for column in shown
-            }
-            mixed = tables.keys() if alone and find_mixed(groups) else find_mixed(groups)
-            marks = draw_groups(tables, mixed, captions, 100.0 if metric == "accuracy" else np.inf)
-            y = Axis(unit) if metric == "accuracy" else choose_scale(unit, marks)
-            title = "" if alone else shown[0].replace("_", " ")
-            panels.append(Panel(marks, Axis(format_progress(axis, groups)), y, title=title))
-        views[axis] = panels
+    colours, captions = colours or assign_colours(groups), set[str]()
+    shown = [columns] if len(groups) == 1 else [[column] for column in columns[:1] + others]
+    views = {
+        axis: [build_curve_panel(metric, groups, axis, one, captions, colours) for one in shown]
+        for axis in against
+        if find_largest(axis, groups) is not None
+    }
+    if not views:
+        return None
     return FigureSpec(
         metric,
         metric.capitalize(),
@@ -63,9 +65,36 @@ def build_curve_figure(
         caption=join_captions(captions),
         views=views,
         group="curves",
-        size=(6.5 if len(panels) == 1 else 9, 3.8),
+        size=(6.5 if len(shown) == 1 else 9, 3.8),
         share_y=True,
     )
+
+
+def build_curve_panel(
+    metric: str,
+    groups: Groups,
+    axis: str,
+    columns: Sequence[str],
+    captions: set[str],
+    colours: Mapping[str, int],
+) -> Panel:
+    """Return a panel with a line per setting, or of one setting with a line per column of the curve."""
+    label, divisor = format_progress(axis, groups)
+    words = [column.replace("_", " ") for column in columns]
+    alone, first = len(groups) == 1, next(iter(groups.values()))
+    tables = {
+        word if alone else name: [select_curve(run, axis, column, divisor) for run in runs]
+        for name, runs in groups.items()
+        for column, word in zip(columns, words, strict=True)
+    }
+    start = next(iter(colours.values()))
+    places = {name: start + len(COLOURS) * n for n, name in enumerate(tables)} if alone else colours
+    mixed = tables.keys() if alone and find_mixed(groups) else find_mixed(groups)
+    is_accuracy, name = metric == "accuracy", words[0] if len(columns) == 1 else metric
+    marks = draw_groups(tables, mixed, captions, places, 100.0 if is_accuracy else np.inf)
+    kept = select_converged(tables, [first] * len(tables) if alone else groups.values())
+    y = Axis(f"{name} (%)") if is_accuracy else choose_scale(name, marks, kept, captions)
+    return Panel(marks, Axis(label), y)
 
 
 def list_metrics(runs: Iterable[RunData]) -> list[str]:
@@ -75,11 +104,33 @@ def list_metrics(runs: Iterable[RunData]) -> list[str]:
     return [column.removeprefix("test_") for column in tests if column not in chain(*SCORES.values())]
 
 
-def select_curve(run: RunData, axis: str, column: str) -> pl.DataFrame:
-    """Return the finite points of a run's curve as columns x and y."""
-    if not {axis, column} <= set(run.curve.columns):
+def select_curve(run: RunData, axis: str, column: str, divisor: float = 1.0) -> pl.DataFrame:
+    """Return the finite points of a run's curve as columns x and y; x is divided by `divisor`."""
+    curve = add_bytes(run.curve)
+    if not {axis, column} <= set(curve.columns):
         return pl.DataFrame(schema={"x": pl.Float64, "y": pl.Float64})
-    return thin_rows(run.curve.select(x=axis, y=column).filter(pl.col("y").is_finite()), MOST_POINTS)
+    x = pl.col(axis) if divisor == 1 else pl.col(axis) / divisor
+    points = curve.select(x=x, y=column).filter(pl.col("x").is_finite() & pl.col("y").is_finite())
+    return thin_rows(points, MOST_POINTS)
+
+
+def add_bytes(curve: pl.DataFrame) -> pl.DataFrame:
+    """Return a curve with the column `bytes`: messages and models, if the record counted them."""
+    if not {"bytes_up", "bytes_down"} <= set(curve.columns):
+        return curve
+    return curve.with_columns(bytes=pl.col("bytes_up") + pl.col("bytes_down"))
+
+
+def find_largest(axis: str, groups: Groups) -> float | None:
+    """Return the largest value on an axis of progress; None if no curve has it."""
+    curves = (add_bytes(run.curve) for run in chain(*groups.values()))
+    found = (curve[axis].max() for curve in curves if axis in curve.columns)
+    return max((float(value) for value in found if value is not None), default=None)  # type: ignore[arg-type]
+
+
+def has_diverged(run: RunData) -> bool:
+    """Return whether a run ended without converging; a run that continues has not."""
+    return run.summary.get("converged") is False
 
 
 def thin_rows(table: pl.DataFrame, most: int) -> pl.DataFrame:
@@ -98,11 +149,13 @@ def draw_groups(
     tables: Mapping[str, Sequence[pl.DataFrame]],
     mixed: Collection[str],
     captions: set[str],
+    colours: Mapping[str, int],
     highest: float = np.inf,
 ) -> list[Mark]:
     """Return a line per group, with a confidence band from three seeds on; add captions that say so."""
     marks: list[Mark] = []
-    for colour, (name, seeds) in enumerate(tables.items()):
+    for name, seeds in tables.items():
+        colour = colours[name]
         known = [table for table in seeds if len(table)]
         aligned = align_seeds(known) if len(known) >= FEWEST_SEEDS and name not in mixed else None
         if aligned is not None:
@@ -143,12 +196,42 @@ def join_captions(captions: Iterable[str]) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def choose_scale(label: str, marks: Sequence[Mark]) -> Axis:
-    """Return a logarithmic axis if a linear one would show only the largest values."""
-    values = [value for mark in marks if isinstance(mark, Line) for value in mark.y if value > 0]
-    if values and max(values) > WIDE * float(np.median(values)):
-        return Axis(f"{label} (log scale)", "log", low=0.8 * float(min(values)))
-    return Axis(label)
+def select_converged(
+    tables: Mapping[str, Sequence[pl.DataFrame]], groups: Iterable[Sequence[RunData]]
+) -> Array:
+    """Return the values of the runs that converged; of all runs if none did."""
+    pairs = [
+        pair
+        for seeds, runs in zip(tables.values(), groups, strict=True)
+        for pair in zip(seeds, runs, strict=True)
+    ]
+    kept = [table for table, run in pairs if not has_diverged(run)] or [table for table, _ in pairs]
+    return np.concatenate([table["y"].to_numpy() for table in kept] or [np.empty(0)])
+
+
+def choose_scale(
+    label: str, marks: Sequence[Mark], kept: Array | None = None, captions: set[str] | None = None
+) -> Axis:
+    """Return a logarithmic axis if a linear one would show only the largest values.
+
+    The axis ends where the `kept` values do if others go far beyond: a diverged run would hide the others.
+    """
+    drawn = np.array([value for mark in marks if isinstance(mark, Line) for value in mark.y])
+    kept = drawn if kept is None else kept
+    values = kept[kept > 0]
+    if not values.size:
+        return Axis(label)
+    top = float(values.max())
+    cut = bool(drawn.size) and float(drawn.max()) > BEYOND * top
+    if cut and captions is not None:
+        captions.add("a line that leaves the figure is a run that diverged")
+    if top > WIDE * float(np.median(values)):
+        low, high = 0.8 * float(values.min()), 1.5 * top if cut else None
+        return Axis(f"{label} (log scale)", "log", low=low, high=high)
+    margin = 0.05 * (top - float(kept.min()))
+    return (
+        Axis(label, low=float(kept.min()) - margin, high=top + 2 * margin) if cut and margin else Axis(label)
+    )
 
 
 def format_time(runs: Iterable[RunData]) -> str:
@@ -159,38 +242,53 @@ def format_time(runs: Iterable[RunData]) -> str:
     return "time (s; virtual and wall-clock)" if "simulator" in engines else "wall-clock time (s)"
 
 
-def format_progress(axis: str, groups: Groups) -> str:
+def format_progress(axis: str, groups: Groups) -> tuple[str, float]:
+    """Return the label of an axis of progress, and what its values are divided by."""
+    if axis == "bytes":
+        largest = find_largest(axis, groups) or 0.0
+        unit, divisor = next((one for one in BYTES if largest >= one[1]), BYTES[-1])
+        return f"data sent, up and down ({unit})", divisor
     names = {"seconds": format_time(chain(*groups.values())), "gradients": "gradients of all workers"}
-    return names.get(axis, axis)
+    return names.get(axis, axis), 1.0
 
 
 def build_arrival_panel(
-    groups: Groups, column: str, label: str, captions: set[str], axis: str = "seconds"
+    groups: Groups,
+    column: str,
+    label: str,
+    captions: set[str],
+    axis: str = "seconds",
+    colours: Mapping[str, int] | None = None,
 ) -> Panel:
     """Return a panel with the means of a column of the arrivals over the run."""
+    shown, divisor = format_progress(axis, groups)
     tables = {
-        name: [average_arrivals(add_progress(run), axis, column) for run in runs]
+        name: [average_arrivals(add_progress(run), axis, column, divisor) for run in runs]
         for name, runs in groups.items()
     }
-    marks = draw_groups(tables, find_mixed(groups), captions)
-    return Panel(marks, Axis(format_progress(axis, groups)), choose_scale(label, marks))
+    marks = draw_groups(tables, find_mixed(groups), captions, colours or assign_colours(groups))
+    kept = select_converged(tables, groups.values())
+    return Panel(marks, Axis(shown), choose_scale(label, marks, kept, captions))
 
 
 def add_progress(run: RunData) -> pl.DataFrame:
     """Return the arrivals with the progress of the run in every unit of AGAINST."""
     arrivals = run.jobs.filter(pl.col("decision") != "cancelled")
     gradients = pl.int_range(1, pl.len() + 1)
+    sent = find_largest("bytes", {"": [run]}) or 0.0
     return arrivals.with_columns(
         seconds="time",
         updates=pl.col("version") + pl.col("staleness"),
         gradients=gradients,
         epochs=gradients * (float(run.summary.get("epochs") or 0.0) / max(1, len(arrivals))),
+        bytes=gradients * (sent / max(1, len(arrivals))),
     )
 
 
-def average_arrivals(arrivals: pl.DataFrame, axis: str, column: str) -> pl.DataFrame:
+def average_arrivals(arrivals: pl.DataFrame, axis: str, column: str, divisor: float = 1.0) -> pl.DataFrame:
     """Return the means of neighbouring arrivals as x and y, at most GRID_POINTS of them."""
-    known = arrivals.select(x=axis, y=column).filter(pl.col("y").is_finite())
+    x = pl.col(axis) if divisor == 1 else pl.col(axis) / divisor
+    known = arrivals.select(x=x, y=column).filter(pl.col("y").is_finite())
     each = -(-max(1, len(known)) // GRID_POINTS)
     bins = (pl.int_range(pl.len()) // each).alias("bin")
     return known.group_by(bins, maintain_order=True).agg(pl.col("x", "y").mean()).select("x", "y")
@@ -209,19 +307,21 @@ def build_gap_figure(groups: Groups, against: Sequence[str] = ("seconds",)) -> F
     return FigureSpec("gap", "Gap and staleness", caption=join_captions(captions), views=views, size=(9, 3.8))
 
 
-def build_staleness_curve(groups: Groups) -> FigureSpec:
+def build_staleness_curve(groups: Groups, colours: Mapping[str, int] | None = None) -> FigureSpec:
     """Describe the mean staleness over time."""
     captions = set[str]()
-    panel = build_arrival_panel(groups, "staleness", "staleness (updates)", captions)
+    panel = build_arrival_panel(groups, "staleness", "staleness (updates)", captions, colours=colours)
     note = "The mean over neighbouring arrivals."
     return FigureSpec("staleness-time", "Staleness over time", [panel], note, join_captions(captions))
 
 
-def build_norm_figure(groups: Groups) -> FigureSpec:
+def build_norm_figure(groups: Groups, colours: Mapping[str, int] | None = None) -> FigureSpec:
     """Describe the Euclidean norms of gradients and weights over time."""
     captions = set[str]()
     views = {
-        f"{name}s": [build_arrival_panel(groups, f"{name}_norm", f"norm of the {name}s", captions)]
+        f"{name}s": [
+            build_arrival_panel(groups, f"{name}_norm", f"L2 norm of the {name}s", captions, colours=colours)
+        ]
         for name in ("gradient", "weight")
     }
     note = "Euclidean norms. Norms that keep growing are the first sign of divergence."

@@ -65,6 +65,7 @@ class Line:
     dash: str = ""  # one of DASHES; by default chosen by the colour's position
     width: float = 1.6
     marker: str = ""  # one of MARKERS; without it only a single point has a marker
+    has_few_markers: bool = False  # on paper, at a few places instead of at every point
     band: tuple[Values, Values] | None = None  # lowest and highest value at each point
     error: Errors | None = None
     step: Literal["", "after", "middle"] = ""
@@ -99,6 +100,7 @@ class Bars:
     error: Errors | None = None
     hover: Sequence[str] = ()
     width: float = 1.0  # of the group of bars at one place, in units of the axis
+    hatch: str = ""  # on paper
 
 
 @dataclass(frozen=True)

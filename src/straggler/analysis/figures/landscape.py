@@ -64,7 +64,9 @@ def build_landscape_figure(
         ground = [Surface(*place, ticks["tick_labels"], ticks["ticks"], "loss (log levels)")]
     panels = []
     if view in ("both", "top"):
-        panels.append(Panel([*ground, *draw_paths_from_above(points, across, up, losses)], x, y))
+        panels.append(
+            Panel([*ground, *draw_paths_from_above(points, across, up, losses, colours or {})], x, y)
+        )
     if view in ("both", "3d"):
         paths = draw_paths_in_space(points, colours or {})
         space = Panel([*ground, *paths], x, y, Axis("loss", **ticks))
@@ -86,10 +88,13 @@ def describe_points(run: str, track: pl.DataFrame) -> list[str]:
     return [f"{run}<br>update {update:,}, {time:.0f} s<br>loss {loss:.4g}" for update, time, loss in rows]
 
 
-def draw_paths_from_above(points: pl.DataFrame, across: Grid, up: Grid, losses: Grid) -> list[Mark]:
+def draw_paths_from_above(
+    points: pl.DataFrame, across: Grid, up: Grid, losses: Grid, colours: Mapping[str, int]
+) -> list[Mark]:
     """Return the paths, their starts, and the lowest point of the grid."""
     tracks, marks = split_runs(points, "path"), list[Mark]()
-    for colour, (run, track) in enumerate(tracks):
+    for position, (run, track) in enumerate(tracks):
+        colour = colours.get(run, position)
         label = f"{run}: ends at {track['loss'][-1]:.3g}"
         marks.append(Trajectory(track["a"], track["b"], None, label, colour, describe_points(run, track)))
     starts = np.unique([(track["a"][0], track["b"][0]) for _, track in tracks], axis=0)

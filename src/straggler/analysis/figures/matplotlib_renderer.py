@@ -1,8 +1,9 @@
-"""Figures on paper: render a FigureSpec with matplotlib and write it as PDF, SVG or PNG."""
+"""Figures on paper: render a FigureSpec with matplotlib."""
 
 import textwrap
 from collections.abc import Sequence
 from functools import singledispatch
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +12,19 @@ import numpy as np
 from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter
 
 from straggler.analysis.figures import description as d
-from straggler.running.atomic_files import replace_atomically
+from straggler.analysis.figures.file_formats import save_figure
+from straggler.analysis.figures.styles import apply_style, find_style
 
-FORMATS = (".png", ".pdf", ".svg")
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "svg.fonttype": "none",  # keep text as text
-    "pdf.fonttype": 42,
-}
 COLOUR_MAP = "cividis"  # made for colour-blind readers
 DASHES = {"solid": "-", "dash": "--", "dashdot": "-.", "dot": ":"}
 STEPS: dict[str, Any] = {"": "default", "after": "steps-post", "middle": "steps-mid"}
 MARKERS = dict(zip(d.MARKERS, "osD^vP*X", strict=True))
-LETTERS_PER_INCH, HANDLE_LETTERS, LABEL_ROWS = 13, 8, 3  # of a legend below the panels
+HANDLE_LETTERS, LABEL_ROWS = 8, 3  # of a legend below the panels
 ROW_INCHES, ENTRY_INCHES = 0.16, 0.07
+NARROW = 4.5  # inches: below it only short labels fit inside a panel
 LONG_SCALE, SHORT_SCALE = 1e4, 5.0  # ratio of a logarithmic axis above or below which ticks are labelled less
 
 
@@ -43,40 +33,62 @@ def draw_figure(
     view: str | None = None,
     size: tuple[float, float] | None = None,
     title: str | None = None,
+    style: str = "screen",
 ) -> Figure:
-    """Render a figure; `size` is in inches and includes the legend."""
-    panels = spec.choose_panels(view)
-    places, rows, columns = spec.place_panels(panels)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=size or spec.size, layout="constrained")
+    """Render a figure in one of STYLES; `size` is in inches and includes the legend."""
+    look = find_style(style)
+    spec = apply_style(spec, spec.choose_panels(view), look)
+    places, rows, columns = spec.place_panels(spec.panels)
+    with mpl.rc_context(look.rc):
+        figure = Figure(figsize=size or spec.size, layout="constrained", dpi=look.dpi)
         every: list[Axes] = []
         grid = figure.add_gridspec(rows, columns, height_ratios=spec.height_ratios or None)
-        for (row, column), panel in zip(places, panels, strict=True):
+        for (row, column), panel in zip(places, spec.panels, strict=True):
             first = every[0] if every else None
             more: dict[str, Any] = {"sharey": first if spec.share_y else None}
             more = {"projection": "3d"} if panel.z else more
             axes = figure.add_subplot(grid[row, column : column + panel.span], **more)
             every.append(axes)
             draw_panel(axes, panel)
-            axes.label_outer() if spec.share_y and not panel.z else None
+            if spec.share_y and column and not panel.z:
+                axes.tick_params(axis="y", labelleft=False)
         words = [title or "", wrap_text(spec.caption, 16 * figure.get_figwidth())]
         if any(words):
-            figure.suptitle("\n".join(filter(None, words)), fontsize=8 if not title else 10)
-        add_legend(figure, every, spec.legend, grow=size is None)
+            size_ = look.rc["font.size"] + (1 if title else -1)
+            figure.suptitle("\n".join(filter(None, words)), fontsize=size_)
+        add_legend(figure, every, spec.legend, look.letters_per_inch, grow=size is None)
+        separate_tick_labels(figure, every)
     return figure
 
 
-def write_figure(spec: d.FigureSpec, path: Path) -> Path:
+def separate_tick_labels(figure: Figure, every: Sequence[Axes]) -> None:
+    """Turn names below an axis that overlap, and show fewer numbers where they do."""
+    figure.draw_without_rendering()
+    for axes in every:
+        if axes.name == "3d" or not labels_overlap(axes):
+            continue
+        if isinstance(axes.xaxis.get_major_locator(), FixedLocator):
+            axes.tick_params(axis="x", labelrotation=90)
+        elif axes.get_xscale() == "log":
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            locator: Any = axes.xaxis.get_major_locator()
+            locator.set_params(numticks=4)
+        else:
+            axes.locator_params(axis="x", nbins=4)
+
+
+def labels_overlap(axes: Axes) -> bool:
+    """Return whether two labels of the x axis touch each other."""
+    labels = [
+        label for label in axes.get_xticklabels(which="both") if label.get_text() and label.get_visible()
+    ]
+    boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.x0)
+    return any(after.x0 < before.x1 for before, after in pairwise(boxes))
+
+
+def write_figure(spec: d.FigureSpec, path: Path, style: str = "screen") -> Path:
     """Render a figure and write it in the format of the path's suffix."""
-    return save_figure(draw_figure(spec), path)
-
-
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure; if that fails, the file stays as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replace_atomically(path) as temporary, mpl.rc_context(STYLE):
-        figure.savefig(temporary, dpi=150, format=path.suffix.lower().removeprefix("."))
-    return path
+    return save_figure(draw_figure(spec, style=style), path)
 
 
 def draw_panel(axes: Axes, panel: d.Panel) -> None:
@@ -165,6 +177,8 @@ def draw_line(mark: d.Line, axes: Axes) -> None:
     look |= {"linewidth": mark.width, "label": label}
     if mark.marker or len(x) == 1:
         look |= {"marker": MARKERS[mark.marker or "circle"], "markersize": 4}
+    if mark.has_few_markers and isinstance(mark.colour, int):
+        look |= {"markersize": 3.2, "markevery": (0.02 + 0.03 * (mark.colour % 5), 0.16)}
     if mark.error is not None:
         axes.errorbar(x, y, yerr=[*map(np.asarray, mark.error)], capsize=2, elinewidth=1, **look)
     else:
@@ -197,7 +211,8 @@ def draw_bars(axes: Axes, mark: d.Bars, position: int, count: int) -> None:
         yerr=None if mark.error is None else [*map(np.asarray, mark.error)],
         error_kw={"elinewidth": 0.8, "ecolor": "0.4"},
         color=d.choose_colour(mark.colour),
-        hatch="////" if isinstance(mark.colour, int) and mark.colour // len(d.COLOURS) % 2 else "",
+        hatch=mark.hatch
+        or ("////" if isinstance(mark.colour, int) and mark.colour // len(d.COLOURS) % 2 else ""),
         edgecolor="white",
         linewidth=0,
         label=mark.label or None,
@@ -219,20 +234,22 @@ def draw_spans(mark: d.Spans, axes: Axes) -> None:
 @draw_mark.register
 def draw_heatmap(mark: d.Heatmap, axes: Axes) -> None:
     values = np.ma.masked_invalid(np.asarray(mark.values, dtype=float))
-    origin: Any = "upper" if mark.rows_down else "lower"
-    image = axes.imshow(values, cmap=COLOUR_MAP, vmin=mark.low, vmax=mark.high, aspect="auto", origin=origin)
+    edges = [np.arange(count + 1) - 0.5 for count in values.shape[::-1]]
+    image = axes.pcolormesh(*edges, values, cmap=COLOUR_MAP, vmin=mark.low, vmax=mark.high)
+    axes.yaxis.set_inverted(mark.rows_down)
     middle = sum(image.get_clim()) / 2
     for row, words in enumerate(mark.text):
         for column, word in enumerate(words):
             dark = values[row, column] is not np.ma.masked and values[row, column] <= middle
             colour = "white" if dark else "black"
-            axes.text(column, row, word, ha="center", va="center", fontsize=7, color=colour)
+            axes.text(column, row, word, ha="center", va="center", size="small", color=colour)
     long = max((len(str(name)) for name in mark.columns), default=0) > 4 and len(mark.columns) > 6
     axes.set_xticks(range(len(mark.columns)), list(map(str, mark.columns)), rotation=90 if long else 0)
     axes.set_yticks(range(len(mark.rows)), list(map(str, mark.rows)))
     axes.grid(visible=False)
     if mark.colour_bar:
-        axes.get_figure().colorbar(image, ax=axes, label=mark.unit)  # type: ignore[union-attr]
+        bar = axes.get_figure().colorbar(image, ax=axes, label=mark.unit)  # type: ignore[union-attr]
+        bar.solids.set_rasterized(False)  # type: ignore[union-attr]
 
 
 @draw_mark.register
@@ -287,7 +304,9 @@ def draw_text(mark: d.Text, axes: Axes) -> None:
         axes.text(x, y, text, ha=mark.align, va="center", fontsize=mark.size, color=colour, **look)
 
 
-def add_legend(figure: Figure, every: Sequence[Axes], place: str, grow: bool) -> None:
+def add_legend(
+    figure: Figure, every: Sequence[Axes], place: str, letters_per_inch: float, grow: bool
+) -> None:
     """Add one legend for all panels: inside if it is small, else below them, with a taller figure."""
     found: dict[str, Any] = {}
     for axes in every:
@@ -298,10 +317,11 @@ def add_legend(figure: Figure, every: Sequence[Axes], place: str, grow: bool) ->
     if place == "right":
         figure.legend(found.values(), found.keys(), loc="outside right center")
         return
-    if place == "auto" and len(found) <= 4 and max(map(len, found)) <= 24:
+    longest = 24 if figure.get_figwidth() > NARROW else 16
+    if place == "auto" and len(found) <= 4 and max(map(len, found)) <= longest:
         every[0].legend(found.values(), found.keys(), loc="best")
         return
-    letters = int(figure.get_figwidth() * LETTERS_PER_INCH)
+    letters = int(figure.get_figwidth() * letters_per_inch)
     labels = [wrap_text(label, letters - HANDLE_LETTERS) for label in found]
     widest = max(len(row) for label in labels for row in label.splitlines())
     columns = max(1, min(letters // (widest + HANDLE_LETTERS), 6, len(labels)))

@@ -1,10 +1,22 @@
 """Results of many runs: accuracy against time, learning rate and momentum, or the number of workers."""
 
+from itertools import chain
+
 import numpy as np
 import polars as pl
 
-from straggler.analysis.figures.curves import Groups
-from straggler.analysis.figures.description import Axis, FigureSpec, Heatmap, Line, Mark, Panel, Scatter
+from straggler.analysis.figures.colours import assign_colours
+from straggler.analysis.figures.curves import Groups, format_time
+from straggler.analysis.figures.description import (
+    Axis,
+    FigureSpec,
+    Heatmap,
+    Line,
+    Mark,
+    Panel,
+    Scatter,
+    choose_marker,
+)
 from straggler.analysis.intervals import error_bars, mean_interval
 from straggler.analysis.labels import expand_settings
 
@@ -41,20 +53,20 @@ def find_pareto_front(runs: pl.DataFrame) -> pl.DataFrame:
 
 def build_pareto_figure(groups: Groups) -> FigureSpec:
     """Describe final accuracy against training time, a point per setting; the Pareto front is marked."""
-    runs = collect_outcomes(groups)
+    runs, colours = collect_outcomes(groups), assign_colours(groups)
     by_setting = runs.group_by("setting", maintain_order=True)
     means = by_setting.agg(pl.col("seconds", "accuracy").filter(pl.col("converged")).mean())
     front = find_pareto_front(means.drop_nulls())
     marks: list[Mark] = [Line(front["seconds"], front["accuracy"], colour="#808080", width=1.0, step="after")]
-    for colour, ((setting,), group) in enumerate(by_setting):
+    for (setting,), group in by_setting:
         learnt, failed = group.filter("converged"), count_failures(group)
         time, accuracy = (mean_interval(learnt[key].to_numpy()) for key in ("seconds", "accuracy"))
         label = f"{setting} ({failed})" if failed else str(setting)
         errors = {"x_error": error_bars([time]), "error": error_bars([accuracy], 100.0)}
-        marks.append(Scatter([time.mean], [accuracy.mean], label, colour, **errors))  # type: ignore[arg-type]
+        marks.append(Scatter([time.mean], [accuracy.mean], label, colours[str(setting)], **errors))  # type: ignore[arg-type]
     look = {"colour": "#333333", "marker": "circle", "size": 10.5, "fill": "none"}
     marks.append(Scatter(front["seconds"], front["accuracy"], "Pareto front", **look))  # type: ignore[arg-type]
-    panel = Panel(marks, Axis("training time (s)"), Axis("test accuracy (%)"))
+    panel = Panel(marks, Axis(format_time(chain(*groups.values()))), Axis("test accuracy (%)"))
     return FigureSpec("pareto", "Accuracy against training time", [panel], caption=CAPTION, size=(6.5, 4.2))
 
 
@@ -78,20 +90,21 @@ def build_accuracy_heatmap(groups: Groups) -> FigureSpec:
 
 def build_error_figure(groups: Groups) -> FigureSpec:
     """Describe test error against the number of workers, a line per setting."""
-    runs = collect_outcomes(groups)
+    runs, colours = collect_outcomes(groups), assign_colours(groups)
     step = min(0.02, 0.2 / len(groups))  # moves lines sideways, so that error bars do not hide each other
     marks, sizes = [], sorted(runs["workers"].unique())
-    for colour, ((setting,), group) in enumerate(runs.group_by("setting", maintain_order=True)):
+    for number, ((setting,), group) in enumerate(runs.group_by("setting", maintain_order=True)):
         places, found, failures = [], [], []
         for (size,), part in group.sort("workers").group_by(["workers"], maintain_order=True):
             learnt = part.filter("converged")["accuracy"].to_numpy()
             failures += [f"{failed} at {size}"] if (failed := count_failures(part)) else []
             if len(learnt):
-                places.append(float(str(size)) * (1 + step * (colour - (len(groups) - 1) / 2)))
+                places.append(float(str(size)) * (1 + step * (number - (len(groups) - 1) / 2)))
                 found.append(mean_interval(100 - learnt))
         label = f"{setting} ({', '.join(failures)})" if failures else str(setting)
         means, error = [one.mean for one in found], error_bars(found, 100.0)
-        marks.append(Line(places, means, label, colour, marker="circle", error=error))
+        marker = choose_marker(colours[str(setting)])
+        marks.append(Line(places, means, label, colours[str(setting)], marker=marker, error=error))
     highest = max((value for mark in marks for value in mark.y), default=1.0)
     x = Axis("workers", "log2", ticks=sizes, tick_labels=[f"{size:,}" for size in sizes])
     panel = Panel(marks, x, Axis("test error (%)", low=-0.03 * highest))  # the points at 0 are whole

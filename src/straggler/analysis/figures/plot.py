@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
@@ -14,22 +13,36 @@ from straggler.analysis.figures.curves import (
     Groups,
     build_curve_figure,
     build_gap_figure,
+    find_largest,
     list_metrics,
 )
 from straggler.analysis.figures.description import FigureSpec, HLine, hide_labels
-from straggler.analysis.figures.matplotlib_renderer import FORMATS, draw_figure, save_figure
+from straggler.analysis.figures.file_formats import FORMATS, save_figure
+from straggler.analysis.figures.matplotlib_renderer import draw_figure
 from straggler.analysis.figures.outcomes import (
     build_accuracy_heatmap,
     build_error_figure,
     build_pareto_figure,
 )
+from straggler.analysis.figures.sources import (
+    Source,
+    find_records,
+    find_sources,
+    group_records,
+    select_records,
+)
 from straggler.analysis.figures.staleness import build_staleness_figure
+from straggler.analysis.figures.styles import find_style
 from straggler.analysis.figures.timeline import build_timelines, build_worker_curves
-from straggler.analysis.labels import RunData, find_differences, group_seeds, name_runs
+from straggler.analysis.labels import (
+    RunData,
+    expand_settings,
+    find_differences,
+    name_method,
+    name_runs,
+)
 from straggler.config.registry import InputError, suggest_name
-from straggler.record import Record, read_table
-
-Source: TypeAlias = Record | str | Path | Sequence["Source"] | Mapping[str, "Source"]
+from straggler.record import Record
 
 
 @dataclass(frozen=True)
@@ -133,20 +146,39 @@ def plot(
     labels: Sequence[str] | None = None,
     size: tuple[float, float] | None = None,
     title: str | None = None,
+    style: str = "screen",
+    only: Sequence[str] = (),
     out: str | Path | None = None,
     runs: str | Path = "runs",
+    results: str | Path = "results",
     report: Callable[[str], None] = lambda line: None,
 ) -> Figure:
-    """Draw runs in one figure and return it; write it to `out` (png, pdf or svg) if given.
+    """Draw runs in one figure and return it; write it to `out` (png, pdf, svg or pgf) if given.
 
-    `records` is a Record, the folder of a run or of a sweep's results, a list of these, or a dictionary whose
-    keys become the labels. Runs that differ only in their seed are one line, with a 95 % confidence band from
-    three seeds on. `labels` has an entry per run or per line; `size` is in inches.
+    `records` is a Record, the folder of a run, a sweep (its name in `results`, or the folder of its results),
+    a list of these, or a dictionary whose keys become the labels. Runs that differ only in their seed are one
+    line, with a 95 % confidence band from three seeds on.
+
+    Args:
+        records: what to draw.
+        kind: a name in KINDS, or a metric that the runs have.
+        against: the x axis of accuracy, loss, gap and metrics: a name in AGAINST.
+        labels: an entry of the legend per run or per line.
+        size: width and height in inches.
+        title: a title above the figure.
+        style: `screen`, `paper` (one column, 3.35 inches wide) or `paper-wide` (both columns).
+        only: settings such as `lr=0.1`, that a run must have to be drawn.
+        out: the file to write.
+        runs: the folder of the runs of a sweep.
+        results: the folder of the sweeps.
+        report: called with a sentence for each run that is left out.
     """
-    spec = build_figure(records, kind, against, labels, Path(runs), report)
+    find_style(style)
     if out is not None and Path(out).suffix.lower() not in FORMATS:
         raise InputError(f"Cannot write {out}: the name must end with {', '.join(FORMATS)}")
-    figure = draw_figure(spec, size=size, title=title)
+    chosen = select_records(find_sources(records, Path(runs), Path(results)), only)
+    spec = build_figure(chosen, kind, against, labels, Path(runs), report)
+    figure = draw_figure(spec, size=size, title=title, style=style)
     if out is not None:
         save_figure(figure, Path(out))
     return figure
@@ -176,6 +208,10 @@ def build_figure(
         groups = {label: [record for record in group if record.ended] for label, group in groups.items()}
         if all(record.summary.get("test_accuracy") is None for group in groups.values() for record in group):
             raise InputError(f"{kind} shows test accuracies, but no finished run has one. Plot the loss.")
+    if against == "bytes" and find_largest(against, groups) is None:
+        raise InputError(
+            "No run recorded its bytes: a version before 0.3 made them. Run them again with --force."
+        )
     spec = chosen.build(groups, [against])
     if spec is None:
         raise InputError(f"No run has a test {kind} yet. Wait for one, or plot the loss.")
@@ -192,45 +228,6 @@ def find_kind_of_figure(kind: str, source: Source, folder: Path) -> FigureKind:
     return FigureKind(f"{kind} over time or work", partial(build_curve_figure, kind))
 
 
-def find_records(source: Source, folder: Path = Path("runs")) -> list[Record]:
-    """Return the records of a source; a folder with a sweep's results stands for its runs in `folder`."""
-    if isinstance(source, Record):
-        return [source]
-    if isinstance(source, Mapping):
-        return find_records(list(source.values()), folder)
-    if not isinstance(source, str | Path):
-        return [record for one in source for record in find_records(one, folder)]
-    summaries = Path(source) / "summaries.parquet"
-    if not summaries.is_file():
-        return [Record(source)]
-    folders = [folder / name for name in read_table(summaries)["id"]]
-    found = [path for path in folders if (path / "experiment.toml").is_file()]
-    if not found:
-        raise InputError(f"None of the runs of {source} is in {folder}. Pass the folder that has them.")
-    return [Record(path) for path in found]
-
-
-def group_records(
-    source: Source, labels: Sequence[str] | None, axes: Sequence[str], folder: Path
-) -> dict[str, list[Record]]:
-    """Group the records by their labels, or by the settings in which they differ."""
-    if isinstance(source, Mapping):
-        return {label: find_records(one, folder) for label, one in source.items()}
-    records = find_records(source, folder)
-    groups = group_seeds(records, axes)
-    if labels is None:
-        return groups
-    if len(labels) == len(records):
-        named: dict[str, list[Record]] = {}
-        for label, record in zip(labels, records, strict=True):
-            named.setdefault(label, []).append(record)
-        return named
-    if len(labels) != len(groups):
-        rule = f"{len(records)} (one per run) or {len(groups)} (one per line)"
-        raise InputError(f"{len(labels)} labels do not fit: pass {rule}. The lines are {', '.join(groups)}.")
-    return dict(zip(labels, groups.values(), strict=True))
-
-
 def check_groups(kind: str, chosen: FigureKind, groups: Mapping[str, Sequence[Record]]) -> None:
     """Raise if the figure cannot show so many settings."""
     axes, most = chosen.axes, chosen.most_groups
@@ -243,4 +240,8 @@ def check_groups(kind: str, chosen: FigureKind, groups: Mapping[str, Sequence[Re
             f"A {kind} shows {' and '.join(axes)}, but these runs also differ in {others}. "
             "Choose runs that do not, or use another kind, such as error."
         )
-    raise InputError(f"{kind} shows at most {most} settings, got {len(groups)}. Choose fewer runs.")
+    first = next(iter(groups.values()))[0].settings
+    key = next(iter(find_differences([record.settings for record in chain(*groups.values())])), "method")
+    example = f"{key}={({'method': name_method(first)} | expand_settings(first)).get(key)}"
+    rule = f"{kind} shows at most {most} settings, got {len(groups)}."
+    raise InputError(f"{rule} Choose some of them by a setting, for example --only '{example}'.")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from straggler.analysis.figures.colours import assign_colours
 from straggler.analysis.figures.curves import Groups
 from straggler.analysis.figures.description import Axis, Bars, FigureSpec, Line, Panel
 from straggler.analysis.intervals import FEWEST_SEEDS, error_bars, mean_interval
@@ -15,6 +16,7 @@ from straggler.analysis.tables import format_number
 from straggler.running.untrusted_files import is_regular_file, read_json
 
 MOST_BINS = 60
+WIDE_GAPS = 20.0  # times the smallest: beyond it, a linear axis would show one setting only
 SHARE = Axis("share of gradients (%)", low=0)
 NOTE = "The number of updates between reading the model and using the gradient; 0 is fresh."
 
@@ -25,20 +27,22 @@ def select_arrivals(run: RunData, column: str) -> pl.Series:
     return values.filter(values.is_finite())
 
 
-def build_staleness_figure(groups: Groups) -> FigureSpec:
+def build_staleness_figure(groups: Groups, colours: Mapping[str, int] | None = None) -> FigureSpec:
     """Describe the share of gradients at each staleness, by setting."""
-    return describe_staleness(
-        {name: [select_arrivals(run, "staleness") for run in runs] for name, runs in groups.items()}
-    )
+    seeds = {name: [select_arrivals(run, "staleness") for run in runs] for name, runs in groups.items()}
+    return describe_staleness(seeds, colours or assign_colours(groups))
 
 
-def describe_staleness(seeds: Mapping[str, Sequence[pl.Series]]) -> FigureSpec:
+def describe_staleness(
+    seeds: Mapping[str, Sequence[pl.Series]], colours: Mapping[str, int] | None = None
+) -> FigureSpec:
     """Describe the share of gradients at each staleness: a mean, with its interval from three seeds on."""
     largest = max((max(one, default=0) for every in seeds.values() for one in every), default=0)
     width = -(-(largest + 1) // MOST_BINS)
     edges = np.arange(0, largest + width + 1, width)
     marks, intervals = [], False
-    for colour, (name, every) in enumerate(seeds.items()):
+    for number, (name, every) in enumerate(seeds.items()):
+        colour = colours[name] if colours else number
         shares = [100 * np.histogram(one.to_numpy(), edges)[0] / max(1, len(one)) for one in every]
         found = [mean_interval(column) for column in np.transpose(shares)]
         pooled = pl.concat(every)
@@ -53,23 +57,36 @@ def describe_staleness(seeds: Mapping[str, Sequence[pl.Series]]) -> FigureSpec:
     return FigureSpec("staleness", "Staleness", [Panel(marks, x, SHARE)], NOTE, caption, size=(6.5, 3.6))
 
 
-def build_gap_distribution(groups: Groups) -> FigureSpec:
+def build_gap_distribution(groups: Groups, colours: Mapping[str, int] | None = None) -> FigureSpec:
     """Describe the distribution of the distance that the model moved while a gradient was computed."""
+    colours = colours or assign_colours(groups)
     gaps = {name: pl.concat([select_arrivals(run, "gap") for run in runs]) for name, runs in groups.items()}
-    top = max((float(gap.quantile(0.995) or 0.0) for gap in gaps.values()), default=0.0) or 1.0
-    edges = np.linspace(0.0, top, MOST_BINS + 1)
+    edges, axis = choose_gap_bins(list(gaps.values()))
+    centres = (edges[1:] + edges[:-1]) / 2 if axis.scale == "linear" else np.sqrt(edges[1:] * edges[:-1])
     marks = [
         Line(
-            (edges[1:] + edges[:-1]) / 2,
+            centres,
             100 * np.histogram(gap.to_numpy(), edges)[0] / max(1, len(gap)),
             name,
-            colour,
+            colours[name],
             step="middle",
         )
-        for colour, (name, gap) in enumerate(gaps.items())
+        for name, gap in gaps.items()
     ]
     note = "How far (root mean square) the model moved while a gradient was computed."
-    return FigureSpec("gaps", "Gap", [Panel(marks, Axis("gap (RMSE of the weights)"), SHARE)], note)
+    note += " Gaps of 0 have no place on the logarithmic axis." if axis.scale == "log" else ""
+    return FigureSpec("gaps", "Gap", [Panel(marks, axis, SHARE)], note)
+
+
+def choose_gap_bins(gaps: Sequence[pl.Series]) -> tuple[np.ndarray[Any, Any], Axis]:
+    """Return the edges of the bins and the axis, logarithmic if the settings have very different gaps."""
+    tops = [float(gap.quantile(0.995) or 0.0) for gap in gaps] or [0.0]
+    top, positive = max(tops) or 1.0, [gap.filter(gap > 0) for gap in gaps if (gap > 0).any()]
+    if max(tops) <= WIDE_GAPS * min(tops) or not positive:
+        return np.linspace(0.0, top, MOST_BINS + 1), Axis("gap (RMSE of the weights)")
+    low = max(min(float(gap.quantile(0.01) or top) for gap in positive), top / 1e9)
+    low = min(low, top / 10)
+    return np.geomspace(low, top, MOST_BINS + 1), Axis("gap (RMSE of the weights, log scale)", "log")
 
 
 def build_worker_figure(run: RunData) -> FigureSpec:

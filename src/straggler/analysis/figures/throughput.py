@@ -4,7 +4,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from straggler.analysis.figures.description import COLOURS, Axis, FigureSpec, Line, Mark, Panel, Text, VLine
+from straggler.analysis.figures.colours import find_position
+from straggler.analysis.figures.description import (
+    COLOURS,
+    Axis,
+    FigureSpec,
+    Line,
+    Mark,
+    Panel,
+    Text,
+    VLine,
+    choose_marker,
+)
 from straggler.analysis.intervals import format_interval, mean_interval
 from straggler.analysis.tables import format_number
 
@@ -31,11 +42,13 @@ def build_speedup_figure(frame: pl.DataFrame) -> FigureSpec:
     for (name,), cluster in frame.group_by(["cluster"], maintain_order=True):
         sizes = sorted(cluster["workers"].unique())
         marks: list[Mark] = [Line(sizes, sizes, "N", "#999999", width=0.8)]
-        for colour, method in enumerate(cluster["method"].unique(maintain_order=True)):
+        for method in cluster["method"].unique(maintain_order=True):
             mine = cluster.filter(method=method)
             found = [mean_interval(mine.filter(workers=size)["speedup"].to_numpy()) for size in sizes]
             means, halves = [one.mean for one in found], [one.half if one.is_shown else 0.0 for one in found]
-            marks.append(Line(sizes, means, method, colour, marker="circle", error=(halves, halves)))
+            colour = find_position(method)
+            look = {"colour": colour, "marker": choose_marker(colour)}
+            marks.append(Line(sizes, means, method, error=(halves, halves), **look))  # type: ignore[arg-type]
         label = "" if panels else "speed-up (batches per mean batch time)"
         panels.append(Panel(marks, Axis("workers", "log2"), Axis(label, "log2"), title=str(name)))
     return FigureSpec("speedup", "Speed-up", panels, size=(4.5 * len(panels) + 0.5, 3.8))
