@@ -210,13 +210,19 @@ window.straggler = (() => {
         linking = false;
       }
     });
-    place.on("plotly_hover", (event) => {
-      const x = event.points[0] && event.points[0].x;
-      for (const other of typeof x === "number" ? partners(place) : []) showCrosshair(other, x);
+    place.addEventListener("mousemove", (event) => {
+      const xaxis = place._fullLayout && place._fullLayout.xaxis;
+      if (!xaxis || !axisTitle(place)) return;
+      const at = event.clientX - place.getBoundingClientRect().left - xaxis._offset;
+      const x = at >= 0 && at <= xaxis._length ? xaxis.p2d(at) : null;
+      if (typeof x !== "number") hideCrosshairs();
+      else for (const other of partners(place)) showCrosshair(other, x);
     });
-    place.on("plotly_unhover", () => {
-      for (const line of document.querySelectorAll(".crosshair")) line.remove();
-    });
+    place.addEventListener("mouseleave", hideCrosshairs);
+  }
+
+  function hideCrosshairs() {
+    for (const line of document.querySelectorAll(".crosshair")) line.remove();
   }
 
   function showCrosshair(place, x) {

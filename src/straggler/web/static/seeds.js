@@ -1,11 +1,11 @@
 // Groups of runs that differ only in their seed, and means with 95 % confidence intervals.
 
-import { number } from "./elements.js";
 import { valueOf } from "./query.js";
 
 // Student's t at 97.5 % for 1, 2, … degrees of freedom; beyond the table it is close to 1.96.
 const QUANTILES = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
   2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042];
+const decimals = (value, digits) => value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
 const FEWEST_SEEDS = 3;  // for which an interval is shown
 const RESULTS = new Set(["id", "seed", "status", "spent", "test_accuracy", "mean_staleness", "updates", "gradients", "seconds",
   "converged", "error", "started", "problems", "name", "tags", "notes", "archived", "settings"]);
@@ -51,7 +51,7 @@ export function interval(group, key, digits) {
   const missing = key === "test_accuracy" ? lost : 0;
   if (!values.length) return missing ? "NC" : "–";
   const half = halfWidth(values);
-  const text = number(mean(values), digits) + (half === null ? "" : ` ± ${number(half, digits)}`);
+  const text = decimals(mean(values), digits) + (half === null ? "" : ` ± ${decimals(half, digits)}`);
   if (missing) return `${text} (${missing} of ${group.runs.length} NC)`;
   if (key === "time_to_target" && values.length < group.runs.length) return `${text} (${values.length} of ${group.runs.length})`;
   return text;

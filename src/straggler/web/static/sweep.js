@@ -9,7 +9,7 @@ const NOTE = "Mean ± half-width of the 95 % confidence interval over seeds, fro
 let shown = "";
 
 function line(row, keys) {
-  const ids = row.ids.filter((id) => known.runs.has(id));
+  const ids = [...new Set(row.ids)].filter((id) => known.runs.has(id));
   return element("tr", {}, ...row.cells.map((cell, position) => {
     if (position) return element("td", { className: position < keys.length ? "" : "number", textContent: cell });
     if (!ids.length) return element("th", { scope: "row", textContent: cell });
