@@ -14,14 +14,14 @@ from straggler.analysis.figures.classes import (
     build_confusion_figure,
     build_partition_figure,
 )
-from straggler.analysis.figures.colours import assign_colours
+from straggler.analysis.figures.colours import assign_colours, find_position
 from straggler.analysis.figures.curves import (
     build_curve_figure,
     build_norm_figure,
     build_staleness_curve,
     list_metrics,
 )
-from straggler.analysis.figures.description import FigureSpec
+from straggler.analysis.figures.description import Bars, FigureSpec
 from straggler.analysis.figures.landscape import build_landscape_figure
 from straggler.analysis.figures.staleness import (
     build_calibration_figure,
@@ -29,7 +29,7 @@ from straggler.analysis.figures.staleness import (
     build_staleness_figure,
     build_worker_figure,
 )
-from straggler.analysis.figures.timeline import build_timeline_figure
+from straggler.analysis.figures.timeline import build_timeline_figure, choose_common_window
 from straggler.analysis.labels import group_seeds, name_runs
 from straggler.experiment import Experiment
 from straggler.problems.datasets import DataSet, Digits, ImageDataSet, Mixture
@@ -41,6 +41,7 @@ from straggler.web.run_facts import READ_ERRORS, RunFacts
 
 T = TypeVar("T")
 MAX_DETAILED = 8  # runs with separate figures, and settings in figures of arrivals
+MAX_TIMELINES = 4  # of settings that are compared
 MAX_METRICS = 8  # besides accuracy and loss
 MAX_GENERATED_NUMBERS = 20_000_000  # of a data set that is generated to count its classes
 MAX_PARTITION_WORKERS = 200
@@ -73,7 +74,7 @@ def build_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
 
 def build_live_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
     """Build the figures that change during a run; this is fast enough to repeat every second."""
-    groups, named = group_seeds(runs), name_runs(runs)
+    groups = group_seeds(runs)
     colours = assign_colours(groups)
     figures = [
         try_building(
@@ -82,31 +83,60 @@ def build_live_gallery(runs: Sequence[RunFacts]) -> list[FigureSpec]:
         for metric in ("accuracy", "loss", *list_metrics(runs)[:MAX_METRICS])
     ]
     first = len(figures)
-    with_jobs = {name: run for name, run in take_first(named).items() if len(run.jobs)}
-    if with_jobs:
-        settings = take_first(groups)
-        for what, build in {
-            "staleness": build_staleness_figure,
-            "staleness over time": build_staleness_curve,
-            "gap": build_gap_distribution,
-            "norms": build_norm_figure,
-        }.items():
+    settings = {
+        label: group for label, group in take_first(groups).items() if any(len(r.jobs) for r in group)
+    }
+    if settings:
+        kinds = {"norms": build_norm_figure}
+        if has_staleness(settings):
+            kinds = {
+                "staleness": build_staleness_figure,
+                "staleness over time": build_staleness_curve,
+                "gap": build_gap_distribution,
+            } | kinds
+        for what, build in kinds.items():
             figure = try_building(runs, what, partial(build, settings, colours))
             figures.append(add_limit_note(figure, groups, "settings"))
-        workers = try_building(runs, "timeline", lambda: build_worker_figures(with_jobs)) or []
-        figures[first + 2 : first + 2] = [add_limit_note(figure, named) for figure in workers]
+        workers = try_building(runs, "timeline", lambda: build_worker_figures(settings, len(runs))) or []
+        figures[first + 2 : first + 2] = workers
     return [figure for figure in figures if figure is not None]
 
 
-def build_worker_figures(runs: Mapping[str, RunFacts]) -> list[FigureSpec]:
-    """Build a timeline per run; of a single run, also the gradients of its workers."""
-    figures = []
-    for name, run in runs.items():
+def has_staleness(groups: Groups) -> bool:
+    """Return whether any gradient is stale; otherwise figures of staleness and gap would be empty."""
+    return any(bool((run.jobs["staleness"] > 0).any()) for group in groups.values() for run in group)
+
+
+def build_worker_figures(groups: Groups, count: int) -> list[FigureSpec]:
+    """Build the timeline and gradients of a single run; of several, a timeline per setting on one axis.
+
+    Seeds of one setting have almost the same timeline, so the first one stands for all.
+    """
+    firsts = {label: next(run for run in group if len(run.jobs)) for label, group in groups.items()}
+    if count == 1:
+        (run,) = firsts.values()
         timeline = build_timeline_figure(run, run.events, run.status == "running")
-        if len(runs) == 1:
-            return [timeline, build_worker_figure(run)]
-        figures.append(replace(timeline, name=f"timeline-{run.id}", title=f"{timeline.title}: {name}"))
+        return [timeline, recolour_bars(build_worker_figure(run), find_position(run.method))]
+    shown = dict(list(firsts.items())[:MAX_TIMELINES])
+    same_clock = len({run.is_virtual for run in shown.values()}) == 1
+    end = choose_common_window(list(shown.values())) if same_clock else None
+    figures = []
+    for label, run in shown.items():
+        figure = build_timeline_figure(run, run.events, end=end)
+        seed = f", seed {run.settings.get('seed')}" if len(groups[label]) > 1 else ""
+        figures.append(replace(figure, name=f"timeline-{run.id}", title=f"{figure.title}: {label}{seed}"))
+    if len(firsts) > MAX_TIMELINES:
+        figures[-1] = figures[-1].with_note(f"The first {MAX_TIMELINES} of {len(firsts)} settings have one.")
     return figures
+
+
+def recolour_bars(figure: FigureSpec, colour: int) -> FigureSpec:
+    """Return a figure whose bars have the colour of their run."""
+    panels = [
+        replace(panel, marks=[replace(m, colour=colour) if isinstance(m, Bars) else m for m in panel.marks])
+        for panel in figure.panels
+    ]
+    return replace(figure, panels=panels)
 
 
 def build_path_figure(runs: Mapping[str, RunFacts], groups: Groups) -> FigureSpec | None:

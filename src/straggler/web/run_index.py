@@ -4,7 +4,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -13,27 +13,36 @@ import polars as pl
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from straggler.analysis.figures.plotly_renderer import render_plotly
+from straggler.analysis.labels import expand_settings, group_seeds
+from straggler.experiment import Experiment
 from straggler.record import RecordError, find_locked_inodes, is_being_written, read_table
 from straggler.running.untrusted_files import is_regular_file, list_regular_files, read_json
+from straggler.web.comparison import compare_settings, describe_comparison
 from straggler.web.gallery import build_gallery, build_live_gallery
 from straggler.web.report import (
     SUMMARY_COLUMNS,
+    SUMMARY_NOTE,
     build_summary_rows,
     describe_reruns,
     dump_json,
     list_problems,
 )
 from straggler.web.run_facts import READ_ERRORS, RunFacts, describe_problem, limit_memory
+from straggler.web.run_labels import LABEL_FILE, read_labels
 from straggler.web.study_page import MAX_FILES, StudyPage, is_study_folder
+from straggler.web.targets import DEFAULT_TARGET, add_target_column, find_time_to, read_milestones
+from straggler.web.worker_panel import describe_workers
 
 Stamp = tuple[Any, ...]  # changes when a file changes
 Row = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 RUN_FILES = ("experiment.toml", "summary.json", "curve.parquet", "arrivals.parquet", "arrivals.parts")
+LISTED_FILES = ("experiment.toml", "summary.json", LABEL_FILE)
 LISTED_SETTINGS = ("dataset", "model", "workers", "partition", "lr", "engine", "seed")
 LISTED_RESULTS = ("spent", "test_accuracy", "mean_staleness", "updates", "gradients", "seconds")
 MAX_COMPARED = 40
 MAX_ROW_BYTES = 20_000  # of one run in the list of runs
+MAX_SETTING_LETTERS = 300  # of one setting in the list of runs
 PROGRESS_FILE = "progress.json"  # written by running studies and sweeps
 MAX_PROGRESS_BYTES, MAX_LISTED_RUNS = 5_000_000, 64
 
@@ -75,12 +84,19 @@ class RunIndex:
         self._open = lru_cache(8)(self._read_run)
         self._render = lru_cache(24)(self._render_runs)
 
-    def list_runs(self) -> list[Row]:
-        """Return a row per run; the row of an unreadable run has its problem."""
+    def list_runs(self, newest: int | None = None) -> list[Row]:
+        """Return a row per run, or the rows of the newest; the row of an unreadable run has its problem."""
         locked = find_locked_inodes()
-        stamps = {folder: stamp_files(folder, RUN_FILES[:2]) for folder in list_folders(self.runs)}
-        rows = {folder: describe_run(folder, stamp) for folder, stamp in stamps.items() if stamp[0]}
+        stamps = {folder: stamp_files(folder, LISTED_FILES) for folder in list_folders(self.runs)}
+        stamps = {folder: stamp for folder, stamp in stamps.items() if stamp[0]}
+        if newest is not None:
+            order = sorted(stamps, key=lambda folder: stamps[folder][1] or (0,), reverse=True)
+            stamps = {folder: stamps[folder] for folder in order[:newest]}
+        rows = {folder: describe_run(folder, stamp) for folder, stamp in stamps.items()}
         return [mark_lost(folder, row, locked, "summary.json") for folder, row in rows.items()]
+
+    def count_runs(self) -> int:
+        return sum(is_regular_file(folder / "experiment.toml") for folder in list_folders(self.runs))
 
     def list_progress(self) -> list[Row]:
         """Return the progress of every study and sweep that wrote a progress file."""
@@ -109,6 +125,31 @@ class RunIndex:
             raise RecordError(f"No study is called {name!r}.")
         return StudyPage(folder)
 
+    def find_runs(self, names: Sequence[str]) -> list[Path]:
+        """Return the folders of some runs, each once; raise if one of them is not a run of this folder."""
+        folders = [self.find_folder(name, self.runs) for name in dict.fromkeys(names)]
+        for folder in folders:
+            if folder.is_symlink() or not is_regular_file(folder / "experiment.toml"):
+                raise RecordError(f"No run is called {folder.name!r}.")
+        return folders
+
+    def find_times_to(self, target: float, ids: Collection[str] | None = None) -> dict[str, float | None]:
+        """Return by id the seconds after which each run that has a curve first reached a test accuracy."""
+        folders = [folder for folder in list_folders(self.runs) if ids is None or folder.name in ids]
+        stamps = {folder: stamp_files(folder, ("curve.parquet",)) for folder in folders}
+        return {
+            folder.name: find_time_to(read_milestones(folder, stamp), target)
+            for folder, stamp in stamps.items()
+            if stamp[0]
+        }
+
+    def find_sweep(self, name: str) -> tuple[Path, set[str]]:
+        """Return the folder of a sweep or study, and the ids of its runs."""
+        folder = self.find_folder(name, self.results)
+        if not (stamp := stamp_study(folder)):
+            raise RecordError(f"No study is called {name!r}.")
+        return folder, set(describe_study(folder, stamp)["ids"])
+
     def open_run(self, name: str) -> tuple[Stamp, RunFacts]:
         """Return the stamp of a run's files and its facts as they are now."""
         folder = self.find_folder(name, self.runs)
@@ -130,21 +171,28 @@ class RunIndex:
             self._open.cache_clear()
         return runs, notes + left_out
 
-    def render_runs(self, names: Sequence[str], complete: bool) -> str:
+    def render_runs(self, names: Sequence[str], complete: bool, target: float = DEFAULT_TARGET) -> str:
         """Return figures, summary and commands of runs as JSON; `complete` adds the slow figures."""
         stamps = tuple(self.open_run(name)[0] for name in names[:MAX_COMPARED])
-        return self._render(tuple(names), stamps, complete)
+        return self._render(tuple(names), stamps, complete, target)
 
-    def _render_runs(self, names: tuple[str, ...], stamps: Stamp, complete: bool) -> str:
+    def _render_runs(self, names: tuple[str, ...], stamps: Stamp, complete: bool, target: float) -> str:
         runs, notes = self.open_runs(names)
         figures = build_gallery(runs) if complete else build_live_gallery(runs)
+        rows, groups = build_summary_rows(runs), group_seeds(runs)
+        columns, rows = add_target_column(SUMMARY_COLUMNS, rows, groups, target)
         return dump_json(
             {
                 "runs": describe_reruns(runs),
-                "columns": SUMMARY_COLUMNS,
-                "rows": build_summary_rows(runs),
+                "selected": len(dict.fromkeys(names)),
+                "columns": columns,
+                "rows": rows,
+                "row_ids": [[run.id for run in group] for group in groups.values()],
+                "summary_note": SUMMARY_NOTE,
+                "differences": compare_settings(runs),
+                "workers": describe_workers(runs[0]) if len(runs) == 1 else [],
                 "figures": [render_plotly(figure) for figure in figures],
-                "notes": notes,
+                "notes": [*notes, *describe_comparison(runs)],
                 "problems": list_problems(runs, ()),
             }
         )
@@ -208,6 +256,7 @@ def describe_run(folder: Path, stamp: Stamp) -> Row:
         row |= {key: settings.get(key) for key in LISTED_SETTINGS}
         row |= {key: summary.get(key) for key in (*LISTED_RESULTS, "converged", "error")}
         row |= {"started": facts.environment.get("started"), "problems": facts.problems[:1]}
+        row |= {"settings": find_listed_settings(settings), **read_labels(folder).model_dump()}
         row["delay"] = " + ".join(map(str, settings.get("delay") or []))
         row["spent"] = 1.0 if status in ("finished", "diverged") else row["spent"]
         if not settings or len(json.dumps(row, allow_nan=False)) > MAX_ROW_BYTES:
@@ -215,6 +264,29 @@ def describe_run(folder: Path, stamp: Stamp) -> Row:
     except READ_ERRORS as error:
         return {"id": folder.name, "status": "damaged", "problems": [describe_problem(error)]}
     return row
+
+
+@lru_cache(1)
+def list_default_settings() -> Row:
+    """Return the default of every setting, with the arguments of the components."""
+    return expand_settings(Experiment().to_dict())
+
+
+def find_listed_settings(settings: Row) -> Row:
+    """Return the settings that differ from the defaults, for filters and columns; long texts are cut."""
+    defaults, found = list_default_settings(), expand_settings(settings)
+    changed = {key: value for key, value in found.items() if value != defaults.get(key)}
+    changed = {key: value for key, value in changed.items() if key not in (*LISTED_SETTINGS, "delay")}
+    simple = (int, float, type(None))
+    return {
+        key[:60]: value if isinstance(value, simple) else format_setting_value(value)
+        for key, value in changed.items()
+    }
+
+
+def format_setting_value(value: Any) -> str:
+    text = " + ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text[:MAX_SETTING_LETTERS]
 
 
 @lru_cache(1000)

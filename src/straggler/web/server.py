@@ -32,6 +32,8 @@ from straggler.web.launcher import RunLauncher
 from straggler.web.playground import build_experiment, list_choices, parse_settings, preview_run
 from straggler.web.report import STATIC, dump_json, render_html_report, render_template
 from straggler.web.run_index import RunIndex
+from straggler.web.run_routes import RunRoutes
+from straggler.web.targets import parse_target
 
 log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 20_000
@@ -41,6 +43,7 @@ MIN_TOKEN_LENGTH = 8
 CACHE_FOREVER = "public, max-age=31536000, immutable"
 NO_STORE = {"cache-control": "no-store"}
 POLL_SECONDS = 0.25
+FIRST_RUNS = 50  # that a page shows while the others are read
 POLLS_PER_STUDY_POLL = 20  # studies change rarely
 POLLS_PER_HEARTBEAT = 40  # a heartbeat notices pages that were closed
 
@@ -66,6 +69,12 @@ class ChangeFeed:
             "started": self.launcher.list_states(),
         }
 
+    def read_newest(self) -> dict[str, Any]:
+        """Return the newest runs only: a first answer, while all runs are read."""
+        rows = {row["id"]: row for row in self.index.list_runs(FIRST_RUNS)}
+        total = self.index.count_runs()
+        return {"runs": rows, "total": total} if total > len(rows) else {"runs": rows}
+
     async def poll(self) -> dict[str, Any]:
         """Return the state, at most POLL_SECONDS old, whatever the number of pages."""
         if self._state is None or (self._state.done() and time.monotonic() > self._polled + POLL_SECONDS):
@@ -79,6 +88,9 @@ class ChangeFeed:
         quiet = 0
         self.streams += 1
         try:
+            if self._state is None or not self._state.done():  # nobody has read the folders yet
+                before = await run_in_threadpool(self.read_newest)
+                yield f"data: {json.dumps(find_changes({'runs': {}}, before), separators=(',', ':'))}\n\n"
             while not self.is_closing():
                 try:
                     now = await self.poll()
@@ -114,6 +126,7 @@ class RequestHandlers:
     def __init__(self, runs: Path, results: Path, token: str) -> None:
         self.index, self.launcher, self.token = RunIndex(runs, results), RunLauncher(runs), token
         self.feed = ChangeFeed(self.index, self.launcher)
+        self.run_routes = RunRoutes(self.index, read_body)
         self.on_ready: Callable[[], None] = lambda: None
 
     def show_page(self, request: Request) -> Response:
@@ -130,7 +143,8 @@ class RequestHandlers:
 
     def send_figures(self, request: Request) -> Response:
         complete = request.query_params.get("complete") == "1"
-        text = self.index.render_runs(request.query_params.getlist("id"), complete)
+        target = parse_target(request.query_params.get("target"))
+        text = self.index.render_runs(request.query_params.getlist("id"), complete, target)
         return Response(text, media_type="application/json", headers=NO_STORE)
 
     def send_preview(self, request: Request) -> Response:
@@ -181,7 +195,10 @@ class RequestHandlers:
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.on_ready()
+        reading = asyncio.ensure_future(self.feed.poll())  # before the first page asks
+        reading.add_done_callback(lambda done: done.cancelled() or done.exception())
         yield
+        reading.cancel()
         await run_in_threadpool(self.launcher.close)
 
     def list_routes(self) -> list[Route | Mount]:
@@ -191,6 +208,7 @@ class RequestHandlers:
             Mount("/static", StaticFiles(directory=STATIC)),
             Route("/api/runs", self.list_runs, methods=["GET"]),
             Route("/api/runs", self.start_run, methods=["POST"]),
+            *self.run_routes.list_routes(),
             Route("/api/runs/{name}/stop", self.stop_run, methods=["POST"]),
             Route("/api/figures", self.send_figures),
             Route("/api/preview", self.send_preview),

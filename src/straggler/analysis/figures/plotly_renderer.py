@@ -161,7 +161,7 @@ def build_line(mark: d.Line, panel: d.Panel) -> list[Trace]:
     if mark.step:
         line["shape"] = {"after": "hv", "middle": "hvh"}[mark.step]
     place = {"type": "scatter", "x": round_for_json(mark.x), "legendgroup": mark.group or mark.label}
-    hover = f"%{{x:.5g}}: %{{y:.4g}}<extra>{escape_text(mark.label or mark.group)}</extra>"
+    hover = f"%{{x:.5~g}}: %{{y:.4~g}}<extra>{escape_text(mark.label or mark.group)}</extra>"
     pointed = mark.marker or len(mark.x) == 1
     trace: Trace = place | {"mode": "lines+markers" if pointed else "lines", "name": mark.label}
     trace |= {"y": round_for_json(mark.y), "line": line, "marker": {"size": 5}, "hovertemplate": hover}
@@ -198,7 +198,7 @@ def build_bars(mark: d.Bars, panel: d.Panel) -> list[Trace]:
     trace |= {"error_y": format_error_bars(mark.error)} if mark.error else {}
     detail = "<br>%{customdata}" if mark.hover else ""
     unit = " %" if "%" in panel.y.label else ""
-    trace["hovertemplate"] = f"{escape_text(panel.x.label)} %{{x}}: %{{y:.4g}}{unit}{detail}<extra></extra>"
+    trace["hovertemplate"] = f"{escape_text(panel.x.label)} %{{x}}: %{{y:.4~g}}{unit}{detail}<extra></extra>"
     return [trace | ({"customdata": list(mark.hover)} if mark.hover else {})]
 
 
@@ -213,7 +213,9 @@ def build_spans(mark: d.Spans, panel: d.Panel) -> list[Trace]:
         marker["pattern"] = {"shape": mark.hatch, "size": 6, "fgcolor": "paper", "fillmode": "overlay"}
     lengths = round_for_json(np.asarray(mark.ends, dtype=float) - np.asarray(mark.starts, dtype=float))
     details = mark.hover or [""] * len(lengths)
-    hover = f"{panel.y.label} %{{y}} {mark.label}<br>%{{base:.5g}} to %{{x:.5g}} s (%{{customdata[0]:.4g}} s)"
+    hover = (
+        f"{panel.y.label} %{{y}} {mark.label}<br>%{{base:.5~g}} to %{{x:.5~g}} s (%{{customdata[0]:.4~g}} s)"
+    )
     trace: Trace = {"type": "bar", "orientation": "h", "name": mark.label, "marker": marker}
     trace |= {"y": round_for_json(mark.rows), "base": round_for_json(mark.starts), "x": lengths}
     trace |= {"customdata": [list(pair) for pair in zip(lengths, details, strict=True)]}
@@ -228,7 +230,7 @@ def build_heatmap(mark: d.Heatmap, panel: d.Panel) -> list[Trace]:
     if len(mark.text) and mark.values.size <= LARGEST_LABELLED_TABLE:
         words = [[word.replace("\n", "<br>") for word in row] for row in mark.text]
         trace |= {"text": words, "texttemplate": "%{text}"}
-    return [trace | {"hovertemplate": f"%{{y}}, %{{x}}: %{{z:.4g}} {mark.unit}<extra></extra>"}]
+    return [trace | {"hovertemplate": f"%{{y}}, %{{x}}: %{{z:.4~g}} {mark.unit}<extra></extra>"}]
 
 
 @build_traces.register

@@ -16,6 +16,7 @@ from straggler.analysis.tables import format_number
 from straggler.running.untrusted_files import is_regular_file, read_json
 
 MOST_BINS = 60
+WIDE_GAPS = 20.0  # times the smallest: beyond it, a linear axis would show one setting only
 SHARE = Axis("share of gradients (%)", low=0)
 NOTE = "The number of updates between reading the model and using the gradient; 0 is fresh."
 
@@ -60,11 +61,11 @@ def build_gap_distribution(groups: Groups, colours: Mapping[str, int] | None = N
     """Describe the distribution of the distance that the model moved while a gradient was computed."""
     colours = colours or assign_colours(groups)
     gaps = {name: pl.concat([select_arrivals(run, "gap") for run in runs]) for name, runs in groups.items()}
-    top = max((float(gap.quantile(0.995) or 0.0) for gap in gaps.values()), default=0.0) or 1.0
-    edges = np.linspace(0.0, top, MOST_BINS + 1)
+    edges, axis = choose_gap_bins(list(gaps.values()))
+    centres = (edges[1:] + edges[:-1]) / 2 if axis.scale == "linear" else np.sqrt(edges[1:] * edges[:-1])
     marks = [
         Line(
-            (edges[1:] + edges[:-1]) / 2,
+            centres,
             100 * np.histogram(gap.to_numpy(), edges)[0] / max(1, len(gap)),
             name,
             colours[name],
@@ -73,7 +74,19 @@ def build_gap_distribution(groups: Groups, colours: Mapping[str, int] | None = N
         for name, gap in gaps.items()
     ]
     note = "How far (root mean square) the model moved while a gradient was computed."
-    return FigureSpec("gaps", "Gap", [Panel(marks, Axis("gap (RMSE of the weights)"), SHARE)], note)
+    note += " Gaps of 0 have no place on the logarithmic axis." if axis.scale == "log" else ""
+    return FigureSpec("gaps", "Gap", [Panel(marks, axis, SHARE)], note)
+
+
+def choose_gap_bins(gaps: Sequence[pl.Series]) -> tuple[np.ndarray[Any, Any], Axis]:
+    """Return the edges of the bins and the axis, logarithmic if the settings have very different gaps."""
+    tops = [float(gap.quantile(0.995) or 0.0) for gap in gaps] or [0.0]
+    top, positive = max(tops) or 1.0, [gap.filter(gap > 0) for gap in gaps if (gap > 0).any()]
+    if max(tops) <= WIDE_GAPS * min(tops) or not positive:
+        return np.linspace(0.0, top, MOST_BINS + 1), Axis("gap (RMSE of the weights)")
+    low = max(min(float(gap.quantile(0.01) or top) for gap in positive), top / 1e9)
+    low = min(low, top / 10)
+    return np.geomspace(low, top, MOST_BINS + 1), Axis("gap (RMSE of the weights, log scale)", "log")
 
 
 def build_worker_figure(run: RunData) -> FigureSpec:

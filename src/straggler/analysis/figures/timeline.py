@@ -24,13 +24,17 @@ JOB_COLUMNS = ("worker", "launch", "started", "computed", "time", "staleness", "
 SHORTEST_WAIT = 1e-9  # seconds
 MOST_BARS, MOST_LIVE_BARS = 1500, 300  # in one view of a page
 MOST_LABELS = 120  # jobs whose staleness is written at their end
+SHORTEST_LABELLED = 40  # a bar that is shorter than 1/40 of the figure has no room for a number
 JOBS_PER_WORKER = 30  # on paper: more bars cannot be distinguished
 MOST_WORKER_LINES = 12
+# States have colours of their own, which no run and no method has.
+COMPUTING, DELAYED, DROPPED, CANCELLED = "#5b6b82", "#d9b44a", "#8e5ea2", "#b0563c"
 NOTE = (
     "A bar is one job. Dropped: computed but not used. Cancelled: stopped before it ended. "
     "Drag to zoom, double-click to reset."
 )
-LABEL_NOTE = "The number at a bar's end is the staleness of its gradient."
+TITLE = "Timeline of the workers"
+LABEL_NOTE = "The number at a bar's end is the staleness of its gradient, where there is room for it."
 
 
 def split_jobs(arrivals: pl.DataFrame) -> pl.DataFrame:
@@ -70,19 +74,25 @@ def build_timeline_panel(
     """Return a panel with a row per worker and a colour for each kind of time."""
     delayed = jobs.filter((pl.col("time") > pl.col("computed")) & is_used())
     kinds = [
-        make_spans("computing", jobs.filter(is_used()), "started", "computed", 0),
-        make_spans("delayed", delayed, "computed", "time", 4),
+        make_spans("computing", jobs.filter(is_used()), "started", "computed", COMPUTING),
+        make_spans("delayed", delayed, "computed", "time", DELAYED),
         make_spans("waiting", jobs.filter(pl.col("idle_from").is_not_null()), "idle_from", "started", GREY),
-        make_spans("dropped", jobs.filter(decision="dropped"), "started", "time", 1, "x"),
-        make_spans("cancelled", jobs.filter(decision="cancelled"), "started", "time", 3, "/"),
+        make_spans("dropped", jobs.filter(decision="dropped"), "started", "time", DROPPED, "x"),
+        make_spans("cancelled", jobs.filter(decision="cancelled"), "started", "time", CANCELLED, "/"),
     ]
     marks: list[Mark] = [spans for spans in kinds if len(spans.rows)]
-    if len(jobs) <= MOST_LABELS:
-        length, whole = pl.col("time") - pl.col("started"), pl.col("time").max() - pl.col("started").min()
-        marks.append(label_staleness(jobs.filter(pl.col("decision") != "cancelled", length > whole / 40)))
+    if len(labelled := select_labelled(jobs)):
+        marks.append(label_staleness(labelled))
     ticks = range(0, workers, 1 if workers <= 30 else -(-workers // 8))
     y = Axis("worker", low=-0.5, high=workers - 0.5, ticks=ticks, reverse=True, grid=False)
     return Panel(marks, Axis(clock, low=None if end is None else 0.0, high=end, grid=False), y, title=title)
+
+
+def select_labelled(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the jobs whose bars have room for their staleness; none if there are too many jobs."""
+    length, whole = pl.col("time") - pl.col("started"), pl.col("time").max() - pl.col("started").min()
+    few = jobs if len(jobs) <= MOST_LABELS else jobs.clear()
+    return few.filter(pl.col("decision") != "cancelled", length > whole / SHORTEST_LABELLED)
 
 
 def make_spans(
@@ -112,11 +122,16 @@ def draw_failures(jobs: pl.DataFrame, events: Sequence[Mapping[str, Any]]) -> li
 
 
 def build_timeline_figure(
-    run: RunData, events: Sequence[Mapping[str, Any]] = (), live: bool = False
+    run: RunData, events: Sequence[Mapping[str, Any]] = (), live: bool = False, end: float | None = None
 ) -> FigureSpec:
-    """Describe the beginning, the middle and the end of a run, or the latest jobs of a live run."""
+    """Describe the beginning, the middle and the end of a run, or the latest jobs of a live run.
+
+    With `end`, the figure shows the time from 0 to `end` only, so that several runs can be compared.
+    """
     jobs, clock = split_jobs(run.jobs), format_time([run])
     workers = int(jobs["worker"].max() or 0) + 1  # type: ignore[arg-type]
+    if end is not None:
+        return build_first_timeline(jobs, workers, clock, events, end)
     most, total = MOST_LIVE_BARS if live else MOST_BARS, len(jobs)
     starts = {"beginning": 0, "middle": (total - most) // 2, "end": total - most}
     if live or total <= most:
@@ -126,17 +141,37 @@ def build_timeline_figure(
         window = jobs[start : start + most]
         panel = build_timeline_panel(window, workers, clock)
         views[label] = [Panel([*panel.marks, *draw_failures(window, events)], panel.x, panel.y)]
-    height = 150 + 22 * min(workers, 30)
-    figure = FigureSpec("timeline", "Timeline of the workers", note=NOTE, views=views, height=height)
-    if total <= MOST_LABELS:
+    figure = FigureSpec("timeline", TITLE, note=NOTE, views=views, height=choose_height(workers))
+    if any(isinstance(mark, Text) for panels in views.values() for panel in panels for mark in panel.marks):
         figure = figure.with_note(LABEL_NOTE)
     return figure if total <= most else figure.with_note(f"A view has {most:,} jobs of the run.")
+
+
+def build_first_timeline(
+    jobs: pl.DataFrame, workers: int, clock: str, events: Sequence[Mapping[str, Any]], end: float
+) -> FigureSpec:
+    """Describe the jobs that begin before `end`."""
+    seen = jobs.filter(pl.coalesce("idle_from", "started") < end)
+    panel = build_timeline_panel(seen, workers, clock, end=end)
+    panel = Panel([*panel.marks, *draw_failures(seen, events)], panel.x, panel.y)
+    figure = FigureSpec("timeline", TITLE, [panel], NOTE, height=choose_height(workers))
+    return figure.with_note(LABEL_NOTE) if any(isinstance(mark, Text) for mark in panel.marks) else figure
+
+
+def choose_height(workers: int) -> int:
+    return 150 + 22 * min(workers, 30)
+
+
+def choose_common_window(runs: Sequence[RunData]) -> float:
+    """Return how many seconds of several runs to show, so that their bars can be compared."""
+    every = [split_jobs(run.jobs) for run in runs]
+    return min((choose_window(jobs) for jobs in every if len(jobs)), default=1.0)
 
 
 def build_timelines(runs: Mapping[str, RunData]) -> FigureSpec:
     """Describe the beginning of each run, a row of panels per run on a common time axis."""
     every = {name: split_jobs(run.jobs) for name, run in runs.items()}
-    end = min((choose_window(jobs) for jobs in every.values() if len(jobs)), default=1.0)
+    end = choose_common_window(list(runs.values()))
     panels, clock = [], format_time(runs.values())
     counts = [int(run.settings.get("workers", 1)) for run in runs.values()]
     for (name, jobs), workers in zip(every.items(), counts, strict=True):

@@ -17,7 +17,8 @@ export async function post(path, body) {
 }
 
 // All runs and studies, updated by the server. Listeners receive the ids of the runs that changed.
-export const known = { runs: new Map(), studies: [], progress: [], started: {} };
+// `total` is the number of runs while the server has only sent the newest.
+export const known = { runs: new Map(), studies: [], progress: [], started: {}, loaded: false, total: null };
 const listeners = new Set();
 
 export function listen(listener) {
@@ -33,6 +34,8 @@ export function follow(connection) {
     const changes = JSON.parse(message.data);
     if (first) known.runs.clear();
     first = false;
+    known.loaded = true;
+    known.total = changes.total ?? null;
     for (const row of changes.runs ?? []) known.runs.set(row.id, row);
     for (const id of changes.gone ?? []) known.runs.delete(id);
     for (const key of ["studies", "progress", "started"]) if (changes[key]) known[key] = changes[key];

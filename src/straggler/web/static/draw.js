@@ -6,6 +6,9 @@ window.straggler = (() => {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const chosen = {};  // selected view by group or figure name
   const mounted = new Map();  // element: figure
+  const flipped = new Set();  // names of figures whose vertical axis has the other scale
+  const SMOOTH = ["curves", "staleness-time", "norms", "gap"];  // groups or names of figures with noisy lines
+  let smoothing = 0;  // 0: none, towards 1: strong
 
   function theme() {
     return root.dataset.theme || (dark.matches ? "dark" : "light");
@@ -53,12 +56,44 @@ window.straggler = (() => {
     return value === "#000000" ? now.ink : value;
   }
 
-  function traces(data, now) {
+  function traces(figure, data, now) {
+    const smooth = smoothing && (SMOOTH.includes(figure.group) || SMOOTH.includes(figure.name));
     return data.map((trace) => {
       const copy = { ...trace };
       for (const key of ["marker", "line", "textfont"]) if (trace[key]) copy[key] = recolour(trace[key], now);
+      if (smooth && trace.type === "scatter" && (trace.mode || "").includes("lines") && trace.fill !== "tozeroy") {
+        copy.y = average(trace.y);
+      }
       return copy;
     });
+  }
+
+  // Exponential moving average without bias towards the first value.
+  function average(values) {
+    let sum = 0;
+    let weight = 0;
+    return values.map((value) => {
+      if (typeof value !== "number") return value;
+      sum = smoothing * sum + (1 - smoothing) * value;
+      weight = smoothing * weight + (1 - smoothing);
+      return sum / weight;
+    });
+  }
+
+  const isVertical = (key) => /^yaxis\d*$/.test(key);
+
+  // Whether the vertical axes can be switched between a linear and a logarithmic scale.
+  function canFlip(shown) {
+    const lines = shown.data.some((trace) => trace.type === "scatter" && (trace.mode || "").includes("lines"));
+    const { scene, yaxis } = shown.layout || {};
+    return lines && !scene && (yaxis || {}).visible !== false;
+  }
+
+  function flip(merged) {
+    for (const key of Object.keys(merged).filter(isVertical)) {
+      const { range, dtick, tickvals, ticktext, ...axis } = merged[key];
+      merged[key] = { ...axis, type: axis.type === "log" ? "linear" : "log", uirevision: "flipped" };
+    }
   }
 
   function layout(described, now, height, label) {
@@ -76,6 +111,7 @@ window.straggler = (() => {
       xaxis: { ...axis, ...described.xaxis },
       yaxis: { ...axis, ...described.yaxis },
     };
+    for (const key of Object.keys(merged)) if (/^[xy]axis\d+$/.test(key)) merged[key] = { ...axis, ...merged[key] };
     if (described.scene) {
       merged.scene = { ...described.scene };
       for (const key of ["xaxis", "yaxis", "zaxis"]) {
@@ -115,10 +151,93 @@ window.straggler = (() => {
     const wide = place.clientWidth > 420;  // on a small screen the tools would cover the legend
     const options = { displaylogo: false, displayModeBar: wide ? "hover" : false,
       showSendToCloud: false,  // never offer to upload data
+      toImageButtonOptions: { format: "svg", filename: `straggler-${figure.name}` },
+      modeBarButtonsToAdd: [{ name: "csv", title: "Download the data as CSV", icon: Plotly.Icons.disk, click: saveTable }],
       modeBarButtonsToRemove: ["lasso2d", "select2d"] };
     const lines = shown.data.filter((trace) => trace.name && trace.showlegend !== false).length;
     const height = figure.height + (lines > 3 && !figure.name.startsWith("timeline") ? 18 * lines : 0);
-    await Plotly.react(place, traces(shown.data, now), layout(shown.layout || {}, now, height, shown.label || figure.name), options);
+    const drawn = layout(shown.layout || {}, now, height, shown.label || figure.name);
+    if (flipped.has(figure.name) && canFlip(shown)) flip(drawn);
+    await Plotly.react(place, traces(figure, shown.data, now), drawn, options);
+    noteLostZeros(element, place);
+    connect(place);
+  }
+
+  // A logarithmic axis has no place for 0: say so.
+  function noteLostZeros(element, place) {
+    const log = Object.keys(place.layout).some((key) => isVertical(key) && place.layout[key].type === "log");
+    const lost = log && place.data.some((trace) => (trace.type || "scatter") === "scatter" && trace.y && [...trace.y].some((value) => typeof value === "number" && value <= 0));
+    const note = element.querySelector(".zeros");
+    if (note) note.hidden = !lost;
+  }
+
+  function saveTable(place) {
+    const quote = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
+    const lines = ["series,x,y"];
+    for (const trace of place.data) {
+      if (!Array.isArray(trace.x) || !Array.isArray(trace.y) || trace.hoverinfo === "skip") continue;
+      trace.x.forEach((x, position) => lines.push([trace.name || trace.legendgroup, x, trace.y[position]].map(quote).join(",")));
+    }
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([lines.join("\n")], { type: "text/csv" }));
+    link.download = `straggler-${place.parentElement.dataset.figure || "figure"}.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  // Figures with the same horizontal axis zoom together, and the pointer in one is shown in the others.
+  const axisTitle = (place) => ((place.layout && place.layout.xaxis && place.layout.xaxis.title) || {}).text;
+
+  function partners(place) {
+    const title = axisTitle(place);
+    const places = [...mounted.keys()].map((element) => element.querySelector(".plot"));
+    return places.filter((other) => title && other && other !== place && other._fullLayout && axisTitle(other) === title);
+  }
+
+  let linking = false;
+  function connect(place) {
+    if (place.dataset.connected) return;
+    place.dataset.connected = "yes";
+    place.on("plotly_relayout", async (change) => {
+      const ends = ["xaxis.range[0]", "xaxis.range[1]"];
+      const zoomed = ends.every((key) => key in change);
+      if (linking || (!zoomed && !change["xaxis.autorange"])) return;
+      linking = true;
+      const same = zoomed ? Object.fromEntries(ends.map((key) => [key, change[key]])) : { "xaxis.autorange": true };
+      try {
+        await Promise.all(partners(place).map((other) => Plotly.relayout(other, same)));
+      } finally {
+        linking = false;
+      }
+    });
+    place.addEventListener("mousemove", (event) => {
+      const xaxis = place._fullLayout && place._fullLayout.xaxis;
+      if (!xaxis || !axisTitle(place)) return;
+      const at = event.clientX - place.getBoundingClientRect().left - xaxis._offset;
+      const x = at >= 0 && at <= xaxis._length ? xaxis.p2d(at) : null;
+      if (typeof x !== "number") hideCrosshairs();
+      else for (const other of partners(place)) showCrosshair(other, x);
+    });
+    place.addEventListener("mouseleave", hideCrosshairs);
+  }
+
+  function hideCrosshairs() {
+    for (const line of document.querySelectorAll(".crosshair")) line.remove();
+  }
+
+  function showCrosshair(place, x) {
+    const { xaxis, _size: size } = place._fullLayout;
+    let line = place.querySelector(".crosshair");
+    if (!line) {
+      line = document.createElement("div");
+      line.className = "crosshair";
+      place.append(line);
+    }
+    const at = xaxis.d2p(x);
+    line.hidden = at < 0 || at > xaxis._length;
+    line.style.left = `${xaxis._offset + at}px`;
+    line.style.top = `${size.t}px`;
+    line.style.height = `${size.h}px`;
   }
 
   function switcher(element, figure) {
@@ -137,12 +256,38 @@ window.straggler = (() => {
     return group;
   }
 
+  function scaleSwitch(element, figure) {
+    const group = document.createElement("div");
+    group.className = "views scale";
+    const button = document.createElement("button");
+    const isLog = () => ((view(figure).layout || {}).yaxis || {}).type === "log";
+    const label = () => {
+      const log = isLog() !== flipped.has(figure.name);
+      button.setAttribute("aria-pressed", String(log));
+    };
+    button.type = "button";
+    button.textContent = "log";
+    button.setAttribute("aria-label", `${figure.title}: logarithmic vertical axis`);
+    button.addEventListener("click", () => {
+      if (!flipped.delete(figure.name)) flipped.add(figure.name);
+      label();
+      plot(element);
+    });
+    label();
+    group.append(button);
+    const note = document.createElement("p");
+    note.className = "muted zeros";
+    note.textContent = "Values of 0 are not shown: a logarithmic axis has no place for them.";
+    note.hidden = true;
+    return [group, note];
+  }
+
   function choose(figure, label) {
     const key = figure.group || figure.name;
     chosen[key] = label;
     for (const [element, other] of mounted) {
       if ((other.group || other.name) !== key || !other.views) continue;
-      for (const button of element.querySelectorAll(".views button")) {
+      for (const button of element.querySelectorAll(".views:not(.scale) button")) {
         button.setAttribute("aria-pressed", String(button.textContent === view(other).label));
       }
       plot(element);
@@ -163,6 +308,7 @@ window.straggler = (() => {
     place.setAttribute("aria-label", `${figure.title}. ${figure.note}`);
     element.replaceChildren(caption);
     if (figure.views && figure.views.length > 1) element.append(switcher(element, figure));
+    if (canFlip(view(figure))) element.append(...scaleSwitch(element, figure));
     element.append(place);
     widths.observe(place);
   }
@@ -223,5 +369,10 @@ window.straggler = (() => {
     redraw();
   });
 
-  return { show, gallery, forget, theme, themeButton, loadPlotly };
+  function smooth(strength) {
+    smoothing = strength;
+    redraw();
+  }
+
+  return { smooth, show, gallery, forget, theme, themeButton, loadPlotly };
 })();

@@ -41,7 +41,7 @@ export function sentence(row) {
   if (!row) return "";
   const parts = [row.status];
   if (row.status === "running") parts.push(`${Math.round(100 * (row.spent ?? 0))} %`);
-  if (typeof row.test_accuracy === "number") parts.push(`accuracy ${number(row.test_accuracy, 1)} %`);
+  if (typeof row.test_accuracy === "number" && row.converged !== false) parts.push(`accuracy ${number(row.test_accuracy, 1)} %`);
   if (typeof row.mean_staleness === "number") parts.push(`mean staleness ${number(row.mean_staleness, 1)}`);
   if (typeof row.updates === "number") parts.push(`${number(row.updates)} updates`);
   if (row.converged === false) parts.push("no convergence");
@@ -50,13 +50,13 @@ export function sentence(row) {
   return parts.join(" · ");
 }
 
-export function table(place, columns, rows) {
+export function table(place, columns, rows, note = "") {
   const heads = columns.map((name) => element("th", { scope: "col", textContent: name }));
   const lines = rows.map((cells) => element("tr", {}, ...cells.map((cell, position) => (
     position === 0 ? element("th", { scope: "row", textContent: cell })
       : element("td", { className: "number", textContent: cell })))));
   place.replaceChildren(element("table", {},
-    element("caption", { textContent: "Summary (mean and 95 % confidence interval over seeds)" }),
+    element("caption", {}, "Summary", ...(note ? [element("span", { className: "muted", textContent: ` ${note}` })] : [])),
     element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...lines)));
 }
 

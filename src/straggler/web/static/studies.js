@@ -65,6 +65,10 @@ function links(study) {
       element("a", { className: "button", href: `${address}?download=1`, textContent: "Download report", "aria-label": `Download the report of ${study.name}` }));
   }
   const here = (study.ids ?? []).filter((id) => known.runs.has(id)).length;
+  if (here || study.runs) {
+    made.append(element("a", { className: "button", href: `#/sweep/${encodeURIComponent(study.name)}`, textContent: "Results",
+      "aria-label": `Results of ${study.name}` }));
+  }
   if (here) {
     made.append(element("a", { className: "button", href: `#/runs/${encodeURIComponent(study.name)}`,
       textContent: here === 1 ? "1 run" : `${number(here)} runs`, "aria-label": `Runs of ${study.name}` }));

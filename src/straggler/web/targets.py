@@ -1,0 +1,72 @@
+"""Time to target: the seconds until an evaluation of a run first reached a test accuracy."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from straggler.analysis.intervals import format_interval
+from straggler.config.registry import InputError
+from straggler.web.run_facts import READ_ERRORS, RunFacts
+
+DEFAULT_TARGET = 80.0  # percent
+MAX_RECORDS = 200  # evaluations that were the best so far, of one run
+Milestones = tuple[tuple[float, float], ...]  # accuracy and seconds
+
+
+def parse_target(text: str | None) -> float:
+    """Return a test accuracy in percent."""
+    try:
+        target = float(text or DEFAULT_TARGET)
+    except ValueError:
+        target = -1.0
+    if not 0 < target <= 100:
+        raise InputError(f"The target must be a test accuracy from 0 to 100 %, got {str(text)[:40]!r}.")
+    return target
+
+
+@lru_cache(20_000)
+def read_milestones(folder: Path, stamp: tuple[Any, ...]) -> Milestones:
+    """Return the evaluations of a run that were the best so far; `stamp` changes with the file."""
+    try:
+        return find_milestones(RunFacts(folder).curve)
+    except READ_ERRORS:
+        return ()
+
+
+def find_milestones(curve: pl.DataFrame) -> Milestones:
+    if not {"seconds", "test_accuracy"} <= set(curve.columns):
+        return ()
+    points = curve.select(pl.col("test_accuracy", "seconds").cast(pl.Float64, strict=False)).drop_nulls()
+    before = pl.col("test_accuracy").cum_max().shift(1)
+    best = points.filter(before.is_null() | (pl.col("test_accuracy") > before))
+    step = -(-max(1, len(best)) // MAX_RECORDS)
+    return tuple(best.gather_every(step).rows())
+
+
+def find_time_to(milestones: Milestones, target: float) -> float | None:
+    return next((seconds for accuracy, seconds in milestones if accuracy >= target), None)
+
+
+def add_target_column(
+    columns: Sequence[str], rows: Sequence[list[str]], groups: Mapping[str, Sequence[RunFacts]], target: float
+) -> tuple[list[str], list[list[str]]]:
+    """Return a summary table with the time to target before the other times; a row per group of seeds."""
+    place = columns.index("time (s)") if "time (s)" in columns else len(columns)
+    times = [
+        format_time_to([find_time_to(find_milestones(run.curve), target) for run in runs])
+        for runs in groups.values()
+    ]
+    filled = [[*row[:place], text, *row[place:]] for row, text in zip(rows, times, strict=True)]
+    return [*columns[:place], f"time to {target:g} % (s)", *columns[place:]], filled
+
+
+def format_time_to(times: Sequence[float | None]) -> str:
+    """Return the mean over the seeds that reached the target, and how many did."""
+    reached = [seconds for seconds in times if seconds is not None]
+    if not reached:
+        return "not reached"
+    missed = f" ({len(reached)} of {len(times)} runs)" if len(reached) < len(times) else ""
+    return format_interval(reached, 1) + missed
