@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from straggler.analysis.study_agreement import build_agreement_rows
+from straggler.analysis.study_agreement import HEADS
 from straggler.analysis.tables import build_table, fill_section
 from straggler.cli import options
 from straggler.cli.app import err, out
@@ -142,7 +142,8 @@ def show_study(
         if rows:
             out.print(build_table("Why claims are inconclusive", heads, rows))
     if drawn.agreement:
-        out.print(build_table("Agreement with the source", *build_agreement_rows(drawn.agreement)))
+        rows = [one.row() for one in (*drawn.agreement, *drawn.details)]
+        out.print(build_table("Agreement with the source", list(HEADS), rows))
     if rehearsal:
         out.print("This was a rehearsal: no number above is a result, and no claim is judged.")
     elif drawn.outdated:

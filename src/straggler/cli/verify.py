@@ -19,8 +19,8 @@ from straggler.sweeps.summaries import read_summaries
 
 EXPLANATION = (
     "On the same kind of CPU with the same version of torch, every number is equal to the last digit. On "
-    "another kind kernels round otherwise, so losses and accuracies differ. Counts, staleness and virtual times "
-    "do not, unless a run stops converging."
+    "another kind kernels round otherwise, so losses and accuracies differ. Counts, staleness and virtual "
+    "times do not, unless a run stops converging."
 )
 
 

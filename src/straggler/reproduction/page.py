@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from straggler.analysis.figures.matplotlib_renderer import write_figure
-from straggler.analysis.study_agreement import Agreement, build_agreement_rows, measure_agreement
+from straggler.analysis.study_agreement import HEADS, Agreement, measure_agreement
 from straggler.analysis.study_figures import describe_forest, draw_comparison
 from straggler.analysis.study_tables import FilledTable, build_time_rows, fill_table
 from straggler.analysis.tables import format_markdown_table
@@ -46,9 +46,9 @@ NOTATION = (
     "Such runs are left out of means and counted beside them, unless the number says *NC included*."
 )
 PREDICTED = (
-    "A cell is inside if the source's number lies in the 95 % interval in which the mean of {runs} of our "
-    "seeds would lie. Cells with fewer than three converged seeds are not compared{few}. A number of at most "
-    "12 % in the source counts as a lost run."
+    "Our mean against the source's number, cell by cell. Inside: the source's number lies in the 95 % interval "
+    "in which {runs} like ours should lie. There is an interval where three of our seeds converged; with so few it "
+    "is wide. A number of at most 12 % in the source is a run that did not converge."
 )
 FOREST = (
     "Every claim: our effect with its 95 % interval, the values for which it counts as replicated (shaded), "
@@ -82,7 +82,8 @@ class DrawnStudy:
 
     tables: list[FilledTable]
     judgements: list[Judgement]
-    agreement: list[Agreement]
+    agreement: list[Agreement]  # by protocol
+    details: list[Agreement]  # by protocol and the labels of `study.compared_by`
     times: list[tuple[str, str, list[str], list[list[str]]]]  # title, note, columns, rows
     outdated: int  # rows of runs with other settings than the study has now
     coverage: str  # how many seeds each table has
@@ -111,6 +112,9 @@ def draw_study(study: Study, results: Path, scale: Scale = "default", rehearsal:
         [table for table in tables if table.cells],
         judgements,
         measure_agreement(runs, protocol.source_runs) if comparable else [],
+        measure_agreement(runs, protocol.source_runs, study.compared_by)
+        if comparable and study.compared_by
+        else [],
         [part for part in times if part[3]],
         0 if rehearsal else count_outdated(summaries, cells),
         describe_coverage(cells, runs),
@@ -133,7 +137,7 @@ def draw_study(study: Study, results: Path, scale: Scale = "default", rehearsal:
     ]
     parts += [f"From these summaries: `{command} --draw`. From scratch: `{command}`."]
     if not rehearsal:
-        parts += [notes.pop(SHORT, ""), *format_agreement(drawn.agreement, protocol.source_runs)]
+        parts += [notes.pop(SHORT, ""), *format_agreement(drawn, protocol.source_runs)]
         for heading in (BELIEVE, DOUBT, NOT_RUN):
             parts += [f"## {heading}", text] if (text := notes.pop(heading, "")) else []
         parts += ["## What was fixed when", describe_protocol(protocol, summaries)]
@@ -147,14 +151,19 @@ def draw_study(study: Study, results: Path, scale: Scale = "default", rehearsal:
     return drawn
 
 
-def format_agreement(agreement: Sequence[Agreement], source_runs: int) -> list[str]:
+def format_agreement(drawn: DrawnStudy, source_runs: int) -> list[str]:
     """Return the section that says how well our numbers agree with the source's."""
-    if not agreement:
-        return ["## Agreement with the source", "The source's numbers are of other networks, or not at hand."]
-    few = sum(one.few for one in agreement)
-    note = PREDICTED.format(runs=source_runs, few=f" ({few} here)" if few else "")
-    table = format_markdown_table(*build_agreement_rows(agreement))
-    return ["## Agreement with the source", "; ".join(one.sentence for one in agreement) + ".", table, note]
+    heading = "## Agreement with the source"
+    if not drawn.agreement:
+        return [heading, "The source's numbers are of other networks, or not at hand."]
+    rows = [one.row() for one in (*drawn.agreement, *drawn.details)]
+    sentence = "; ".join(one.sentence for one in drawn.agreement)
+    table = format_markdown_table(list(HEADS), rows)
+    return [heading, f"{sentence}.", table, PREDICTED.format(runs=format_runs(source_runs))]
+
+
+def format_runs(count: int) -> str:
+    return "one run" if count == 1 else f"the mean of {count} runs"
 
 
 def format_claims(judgements: Sequence[Judgement], has_figure: bool, rehearsal: bool) -> list[str]:

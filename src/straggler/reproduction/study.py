@@ -49,6 +49,7 @@ class Study:
     quick: Callable[[Labels], bool] = lambda labels: True  # the cells of a rehearsal
     quick_settings: Mapping[str, Any] = field(default_factory=dict)  # that make the rehearsal's runs short
     compared: Mapping[str, Sequence[str]] | None = None  # panels of beside.png: title, tables
+    compared_by: Sequence[str] = ()  # labels for which the agreement with the source is also shown
     words: Mapping[Scale, Mapping[str, str]] = field(default_factory=dict)  # for {word} in claims.toml
     functions: Mapping[str, Callable[..., float]] = field(default_factory=dict)  # for contrasts
     more_tables: Callable[[pl.DataFrame], list[tuple[str, str]]] | None = None  # caption, Markdown

@@ -11,6 +11,7 @@ import polars as pl
 
 from straggler.config.registry import InputError
 from straggler.running.recorder import describe_processor
+from straggler.sweeps.cost import CostModel
 from straggler.sweeps.grid import Cell, PlannedRun
 from straggler.sweeps.runner import Pool, SweepPlan
 from straggler.sweeps.summaries import SummaryStore, collect_labels, read_summaries
@@ -81,8 +82,10 @@ def plan_verification(name: str, runs: list[PlannedRun], pool: Pool, folder: Pat
     """Return the plan that runs the rows which the folder does not have yet."""
     labels = collect_labels(runs)
     store = SummaryStore(folder, labels, [*labels, "seed"])
-    missing = [run for run in runs if not store.has(run)]
-    return SweepPlan(name, missing, runs, [run.seed for run in runs], pool, store)
+    missing, costs = [run for run in runs if not store.has(run)], CostModel(pool.data)
+    for run in missing:
+        run.seconds = costs.estimate(run)
+    return SweepPlan(name, missing, runs, sorted({run.seed for run in runs}), pool, store)
 
 
 def compare_rows(
