@@ -7,9 +7,9 @@ one number per seed:
   shows, or a column of the summaries such as `test_loss` or `seconds`. A list of values selects several.
 - `+ - * /` and `>=` combine cells whose other labels agree, so that `value(split="dataset") -
   value(split="labels")` is one difference for each number of workers, delay, and so on.
-- `mean`, `min`, `max`, `best` (largest known value), `mean_converged` (without runs that did not converge),
-  `mean_positive` (mean of the positive values, or 0) and `share` (percent of comparisons that hold) reduce
-  the cells to one number. `min` and `max` of several arguments and `abs` work cell by cell.
+- `mean`, `min`, `max`, `best` (largest known value), `mean_positive` (mean of the positive values, or 0) and
+  `share` (percent of comparisons that hold) reduce the cells to one number. `min` and `max` of several arguments
+  and `abs` work cell by cell.
 - `share_lost(label=…)` is the percentage of runs that did not converge. `source(…)` evaluates its argument on
   the source's numbers.
 
@@ -71,11 +71,6 @@ def reduce_all(combine: Callable[[list[float]], float]) -> Callable[[list[Number
     return reduction
 
 
-def reduce_converged(numbers: list[Number]) -> Number | None:
-    known = [number.value for number in numbers if not number.lost and math.isfinite(number.value)]
-    return Number(average(known)) if known else None
-
-
 def reduce_positive(numbers: list[Number]) -> Number:
     positive = [number.value for number in numbers if number.value > 0]
     return Number(average(positive) if positive else 0.0, any(number.lost for number in numbers))
@@ -91,7 +86,6 @@ REDUCTIONS: dict[str, Callable[[list[Number]], Number | None]] = {
     "max": reduce_all(max),
     "share": reduce_all(lambda values: 100 * average(values)),
     "best": reduce_best,
-    "mean_converged": reduce_converged,
     "mean_positive": reduce_positive,
 }
 
@@ -125,6 +119,7 @@ class Evaluation:
     apart: bool  # whether runs that did not converge are left out
     numbers: dict[int, Number] = field(default_factory=dict)  # by seed; COMPUTED if it needs no run
     runs: dict[tuple[Any, ...], bool] = field(default_factory=dict)  # by seed and labels: whether it was lost
+    seeds: set[int] | None = None  # that have all selected cells
     is_share: bool = False  # whether the contrast is the share of runs that did not converge
 
     def run(self, text: str) -> None:
@@ -137,7 +132,7 @@ class Evaluation:
         self.numbers = {
             seed: cells[()] for seed, cells in found.numbers.items() if not (self.apart and cells[()].lost)
         }
-        self.runs = {run: lost for run, lost in self.runs.items() if run[0] in found.numbers}
+        self.runs = {run: lost for run, lost in self.runs.items() if run[0] in (self.seeds or ())}
 
     def _visit(self, node: ast.expr) -> Quantity:
         names = self.contrasts.names
@@ -209,7 +204,8 @@ class Evaluation:
                 found.setdefault(row["seed"], {})[tuple(row[label] for label in varying)] = number
                 runs[row["seed"], *(row.get(label) for label in labels.columns)] = lost
         complete = {seed: numbers for seed, numbers in found.items() if len(numbers) == len(cells)}
-        self.runs |= {run: lost for run, lost in runs.items() if run[0] in complete}
+        self.seeds = set(complete) if self.seeds is None else self.seeds & set(complete)
+        self.runs |= runs
         if not share:
             return Quantity(varying, complete)
         lost_ = {seed: 100 * (1 - average(n.value for n in all_.values())) for seed, all_ in complete.items()}
