@@ -17,10 +17,9 @@ def build_claim_rows(judgements: Iterable[Judgement]) -> tuple[list[str], list[l
         unit, measured = one.claim.unit_suffix, one.measured
         ours = "–" if measured is None else measured.format(unit)
         theirs = "–" if one.said is None else f"{one.said:.2f}{unit}"
-        seeds = "–" if measured is None else str(measured.seeds or "–")
         p = "–" if one.tests is None else format_p(one.tests.corrected).removeprefix("p = ")
         lost = "–" if measured is None or not measured.runs else f"{measured.lost} of {measured.runs}"
-        place = [one.claim.statement, one.verdict, ours, one.claim.bounds, theirs, seeds]
+        place = [one.claim.statement, one.verdict, ours, one.claim.bounds, theirs, one.seeds]
         rows.append([*place, p.removeprefix("p "), one.rank_text, lost])
     return list(COLUMNS), rows
 

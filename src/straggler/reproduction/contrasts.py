@@ -8,8 +8,8 @@ one number per seed:
 - `+ - * /` and `>=` combine cells whose other labels agree, so that `value(split="dataset") -
   value(split="labels")` is one difference for each number of workers, delay, and so on.
 - `mean`, `min`, `max`, `best` (largest known value), `mean_positive` (mean of the positive values, or 0) and
-  `share` (percent of comparisons that hold) reduce the cells to one number. `min` and `max` of several arguments
-  and `abs` work cell by cell.
+  `share` (percent of comparisons that hold) reduce the cells to one number. `min` and `max` of several
+  arguments and `abs` work cell by cell.
 - `share_lost(label=…)` is the percentage of runs that did not converge. `source(…)` evaluates its argument on
   the source's numbers.
 

@@ -77,6 +77,15 @@ class Judgement:
     causes: tuple[tuple[str, Measurement], ...] = ()
     included: Measurement | None = None  # with runs that did not converge, where they are left out
     tests: Tests | None = None
+    planned: int | None = None  # seeds that the protocol asks for
+
+    @property
+    def seeds(self) -> str:
+        """The number of seeds, and how many the protocol asks for if these are more."""
+        if self.measured is None or not self.measured.seeds:
+            return "–"
+        more = self.planned is not None and self.measured.seeds < self.planned
+        return f"{self.measured.seeds}{f' of {self.planned}' if more else ''}"
 
     @property
     def comment(self) -> str:
@@ -124,7 +133,10 @@ def judge_claims(
             ps = corrected[key, "band"], corrected.get((key, "equivalence"), 1.0)
             tests[key] = replace(test, corrected=ps[0], corrected_equivalence=ps[1])
     return [
-        judge_claim(claim, found[claim.key], tests[claim.key], contrasts, rows[claim.key], scale)
+        replace(
+            judge_claim(claim, found[claim.key], tests[claim.key], contrasts, rows[claim.key], scale),
+            planned=claim.seeds or seeds,
+        )
         for claim in claims
     ]
 
