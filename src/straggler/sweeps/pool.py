@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -19,6 +19,7 @@ import cloudpickle
 from straggler.core.devices import DeviceChoice, find_devices
 from straggler.engines.pool.fork_server import fork_child
 from straggler.experiment import Experiment
+from straggler.running.callbacks import Callback
 from straggler.running.observer import RunProgress
 from straggler.sweeps.grid import PlannedRun
 from straggler.sweeps.results import SummaryRow, summarise_run, summarise_throughput
@@ -114,7 +115,8 @@ class LocalPool:
     def _start(self, number: int, run: PlannedRun) -> None:
         devices = self._devices if run.is_real_time else [self._devices[number % len(self._devices)]]
         places = self.runs.absolute(), self.data, self.address, ",".join(devices)
-        order = cloudpickle.dumps((run.id, run.order, run.measurements, *places, Path.cwd(), sys.argv))
+        what = run.id, run.order, run.measurements
+        order = cloudpickle.dumps((*what, *places, run.callbacks, Path.cwd(), sys.argv))
         try:
             self.processes[number].connection.send_bytes(order)
         except OSError:  # the process died while it was idle
@@ -190,6 +192,7 @@ def run_and_summarise(
     data: Path | None,
     address: str | None = None,
     device: str = "cpu",
+    callbacks: Sequence[Callback] = (),
 ) -> tuple[str, SummaryRow | str]:
     """Run an experiment on one core, or use its record. Return ("done", row) or ("failed", reason)."""
     try:
@@ -201,7 +204,8 @@ def run_and_summarise(
             reason = "the versions of straggler differ, or a custom object has no stable fingerprint"
             return "failed", f"{problem}: {reason}"
         cluster = address if experiment.engine == "ray" else None
-        record = experiment.run(runs, jobs=1, data=data, progress=progress, address=cluster, device=device)
+        how = {"progress": progress, "address": cluster, "device": device, "callbacks": callbacks}
+        record = experiment.run(runs, jobs=1, data=data, **how)  # type: ignore[arg-type]
         return "done", summarise_run(experiment, record, measurements, data)
     except Exception as error:
         return "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"
