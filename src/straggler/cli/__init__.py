@@ -33,6 +33,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Study": {
         "study": ("study:study", "Run a paper's experiments and judge its claims."),
         "sweep": ("sweep:sweep", "Run a grid of experiments, several seeds each."),
+        "tune": ("tune:tune", "Find the best values of some settings, such as the learning rate."),
     },
     "Analyse": {
         "speedup": ("analyse:speedup", "Show how much faster N workers are, without computing gradients."),

@@ -90,10 +90,14 @@ class LocalPool:
         self.processes: list[PoolProcess] = []
 
     def run(self, planned: Iterable[PlannedRun]) -> Generator[RunEvent]:
-        """Yield events until all runs have ended. If it is closed early, running experiments are saved."""
+        """Yield events until all runs have ended. If it is closed early, running experiments are saved.
+
+        The processes stay for the next call, until `close`.
+        """
         waiting = deque(planned)
         try:
-            self.processes = [PoolProcess() for _ in range(min(self.cores, len(waiting)))]
+            while len(self.processes) < min(self.cores, len(waiting)):
+                self.processes.append(PoolProcess())
             while waiting or any(process.run for process in self.processes):
                 for number, process in enumerate(self.processes):
                     if process.run is None and waiting:
@@ -107,10 +111,16 @@ class LocalPool:
                     if process.is_hung:
                         yield self._end_hung_process(number)
         finally:
-            for process in self.processes:
-                process.interrupt()
-            for process in self.processes:
-                process.close()
+            if any(process.run for process in self.processes):
+                self.close()
+
+    def close(self) -> None:
+        """End the processes; running experiments are saved."""
+        for process in self.processes:
+            process.interrupt()
+        for process in self.processes:
+            process.close()
+        self.processes = []
 
     def _start(self, number: int, run: PlannedRun) -> None:
         devices = self._devices if run.is_real_time else [self._devices[number % len(self._devices)]]

@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,8 @@ class RayPool:
             is_cached = find_finished_record(self.runs / run.id) is not None
             (here if is_cached or isinstance(run.experiment, Repetition) else missing).append(run)
         try:
-            yield from LocalPool(min(self.cores, CORES), self.runs, self.data).run(here)
+            with closing(LocalPool(min(self.cores, CORES), self.runs, self.data)) as pool:
+                yield from pool.run(here)
             yield from self._run_on_cluster(missing)
         finally:
             if len(self._calls):

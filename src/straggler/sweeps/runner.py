@@ -178,14 +178,14 @@ def run_in_rounds(plan: SweepPlan, progress: SweepProgress) -> Generator[RunEven
 
     Simulations run side by side, then real-time runs one at a time on this machine.
     """
-    pool, runs = plan.pool, plan.runs
-    alone = LocalPool(1, pool.runs, pool.data, pool.address, pool.device)
+    runs = plan.runs
     while runs:
-        yield from pool.run(run for run in runs if not run.is_real_time)
+        yield from plan.pool.run(run for run in runs if not run.is_real_time)
         if real_time := [run for run in runs if run.is_real_time]:
-            if isinstance(pool, RayPool):
-                pool.close()  # its CPUs are for the workers of these runs
-            yield from alone.run(real_time)
+            pool = plan.pool
+            pool.close()  # its CPUs are for the workers of these runs
+            with closing(LocalPool(1, pool.runs, pool.data, pool.address, pool.device)) as alone:
+                yield from alone.run(real_time)
         runs = plan.advance(progress.failures)
         progress.add(runs, plan.later)
 
@@ -205,12 +205,13 @@ def open_pool(
     if on == "local":
         if address is not None:
             raise InputError(f"--address {address} requires --on ray")
-        yield LocalPool(cores or os.cpu_count() or 1, runs, data, None, device)
+        pool: Pool = LocalPool(cores or os.cpu_count() or 1, runs, data, None, device)
     elif device != "cpu":
         raise InputError(f"--device {device} requires --on local: runs on a cluster use its CPUs.")
     else:
-        with closing(RayPool(address, cores, runs, data)) as pool:
-            yield pool
+        pool = RayPool(address, cores, runs, data)
+    with closing(pool):
+        yield pool
 
 
 def format_count(number: int, noun: str, ending: str = "s") -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from straggler.config.registry import InputError, parse_call, suggest_name
+from straggler.config.registry import InputError, format_value, parse_call, suggest_name
 
 Side = Literal["lower", "upper"]
 RANGES = ("log", "uniform", "int")
@@ -87,7 +87,7 @@ class Choices:
     values: tuple[Any, ...]
 
     def __str__(self) -> str:
-        return f"[{', '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in self.values)}]"
+        return f"[{', '.join(f'{v:g}' if isinstance(v, float) else format_value(v) for v in self.values)}]"
 
     @property
     def examples(self) -> list[Any]:

@@ -10,7 +10,7 @@ from straggler.core.devices import DeviceChoice
 from straggler.sweeps.grid import Cell
 from straggler.sweeps.runner import Place, open_pool, plan_sweep
 from straggler.sweeps.search_report import describe_choice, format_trials
-from straggler.sweeps.search_space import parse_values
+from straggler.sweeps.search_space import Values, parse_values
 from straggler.sweeps.suggestions import Sampler
 from straggler.sweeps.sweep import SweepResult, run_or_skip
 from straggler.sweeps.tuning import BATCH, make_tuning, parse_seeds
@@ -42,7 +42,7 @@ class TuneResult(SweepResult):
 
 def tune(
     settings: Mapping[str, Any],
-    search: Mapping[str, str | Sequence[Any]],
+    search: Mapping[str, str | Sequence[Any] | Values],
     *,
     objective: str = "validation_accuracy",
     trials: int | None = None,
