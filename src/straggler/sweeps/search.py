@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -234,6 +235,8 @@ class Search:
         tuning = self.tuning
         if tuning.sampler == "grid":
             combinations = list_combinations(space)
+            if tuning.prune:  # in order, each would be better than those before, or each worse
+                random.Random(0).shuffle(combinations)
             size = tuning.batch if tuning.prune else max(1, len(combinations))
             yield from (combinations[start : start + size] for start in range(0, len(combinations), size))
             return
@@ -250,7 +253,7 @@ class Search:
 
     def find_edges(self) -> list[Edge]:
         """Return the settings whose best value lies on an edge, if there are valid values beyond."""
-        if (best := self.best) is None:
+        if (best := self.best) is None or best.result.score == self.tuning.objective.worst:
             return []
         found = []
         for key, searched in self.space.items():

@@ -46,6 +46,8 @@ def describe_choice(searches: Sequence[Search]) -> str:
         lines += [f"{name}{edge}." for edge in search.find_edges()]
         if search.is_over and search.best is None:
             lines.append(f"{name}no trial has finished, so nothing was chosen.")
+        elif search.best and search.best.result.score == search.tuning.objective.worst:
+            lines.append(f"{name}no trial converged or reached the target; the first one was chosen.")
     return "\n\n".join(lines)
 
 
@@ -60,8 +62,9 @@ def build_search_figures(searches: Sequence[Search], table: SweepTable | None) -
         scales = {key: values.is_logarithmic for key, values in first.space.items()}
         figure = build_search_figure(trials, list(first.labels), scales, first.tuning.objective.label)
         figures.append(replace(figure, name=f"search-{number + 1}" if number else "search"))
-    labels = list(dict.fromkeys(label for search in searches for label in search.labels))
-    if table is not None and labels:
+    if table is not None and searches:
+        searched = {key for search in searches for key in search.space}
+        labels = [label for label in table.labels if label not in searched]
         outcome = build_outcome_figure(table.table, labels, f"test_{table.metric}")
         figures += [outcome] if outcome is not None else []
     return figures
