@@ -114,7 +114,7 @@ def tune(
             prune=prune,
             batch=batch,
             widen=widen,
-            shorter=parse_assignments(shorter or []),
+            shorter=parse_assignments(shorter or [], "--shorter"),
             out=runs,
             results=results,
             cores=jobs,
