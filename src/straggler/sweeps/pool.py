@@ -26,6 +26,7 @@ from straggler.sweeps.results import SummaryRow, summarise_run, summarise_throug
 from straggler.timing.clusters import Repetition
 
 STOP_SECONDS = 20.0  # that a process has to save its run when the sweep is interrupted
+START_SECONDS = 600.0  # that a process has to import its modules; with other programs, that takes minutes
 BEAT_SECONDS = 1.0  # between two signs of life of a process
 SILENCE_SECONDS = 60.0  # without a sign of life, after which a process counts as hung
 
@@ -47,9 +48,9 @@ class PoolProcess:
         self._fork_server, self._number = fork_child(serve_runs, [theirs.fileno()], [theirs.fileno()])
         theirs.close()
         self.connection, self.run = Connection(ours.detach()), None  # type: Connection, PlannedRun | None
-        if not self.connection.poll(SILENCE_SECONDS):
+        if not self.connection.poll(START_SECONDS):
             self._fork_server.kill_child(self._number)
-            raise RuntimeError(f"A process for runs did not start within {SILENCE_SECONDS:g} s. Try again.")
+            raise RuntimeError(f"A process for runs did not start within {START_SECONDS:g} s. Try again.")
         self.pid: int = self.connection.recv()
         self.heard = time.monotonic()  # when it last sent a message, or received a run
 

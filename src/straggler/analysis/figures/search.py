@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import ceil, floor, log10
 from typing import Any
 
 import polars as pl
@@ -9,6 +10,7 @@ import polars as pl
 from straggler.analysis.figures.description import (
     GREY,
     Axis,
+    Errors,
     FigureSpec,
     Line,
     Mark,
@@ -19,6 +21,7 @@ from straggler.analysis.figures.description import (
 
 CAPTION = "Mean over seeds, with the 95 % confidence interval from three seeds on."
 COLUMNS = 3  # panels side by side
+SHIFT = 0.02  # between two lines, as a share of the value on the x axis
 
 
 def build_search_figure(
@@ -32,7 +35,8 @@ def build_search_figure(
     """
     trials = trials.filter(pl.col("objective").is_finite())
     heads = trials[per[0]].unique(maintain_order=True).to_list() if per else [None]
-    colours = {group: n for n, group in enumerate(dict.fromkeys(trials.select(per[1:]).rows()))}
+    groups = dict.fromkeys(trials.select(per[1:]).rows()) if per[1:] else {(): None}
+    colours = {group: colour for colour, group in enumerate(groups)}
     panels = list[Panel]()
     for head, (key, is_log) in product(heads, keys.items()):
         part = trials if head is None else trials.filter(pl.col(per[0]) == head)
@@ -41,9 +45,9 @@ def build_search_figure(
             chosen = [pl.col(name) == value for name, value in zip(per[1:], group, strict=True)]
             runs = part.filter(*chosen) if chosen else part
             label = ", ".join(f"{name} {value}" for name, value in zip(per[1:], group, strict=True))
-            marks += mark_trials(runs, key, label or "trials", colour, joined=len(keys) == 1)
-        scale = "linear" if part[key].dtype.is_numeric() else "category"
-        axis = Axis(key.replace("_", " "), "log" if is_log else scale)  # type: ignore[arg-type]
+            is_percent = objective.endswith("(%)")
+            marks += mark_trials(runs, key, label or "trials", colour, len(keys) == 1, is_percent)
+        axis = make_setting_axis(trials[key], key, is_log)
         panel = Panel(marks, axis, Axis(objective), title="" if head is None else str(head))
         panels.append(hide_labels(panel) if panels else panel)
     columns = min(COLUMNS, len(panels))
@@ -55,12 +59,27 @@ def build_search_figure(
     return FigureSpec("search", title, panels, caption=f"{CAPTION} {note}", **how)  # type: ignore[arg-type]
 
 
-def mark_trials(trials: pl.DataFrame, key: str, label: str, colour: int, joined: bool) -> list[Mark]:
+def make_setting_axis(values: pl.Series, key: str, is_log: bool) -> Axis:
+    """Return the axis of a searched setting, the same in all panels, with powers of ten as ticks."""
+    label = key.replace("_", " ")
+    if not values.dtype.is_numeric():
+        return Axis(label, "category")
+    low, high = float(values.min()), float(values.max())  # type: ignore[arg-type]
+    if not is_log or low <= 0:
+        return Axis(label)
+    powers = [10.0**power for power in range(floor(log10(low)), ceil(log10(high)) + 1)]
+    ticks = powers if len(powers) > 2 else [low, high]
+    names = [f"{tick:g}" for tick in ticks]
+    return Axis(label, "log", min(ticks[0], low / 1.2), max(ticks[-1], high * 1.2), ticks, names)
+
+
+def mark_trials(
+    trials: pl.DataFrame, key: str, label: str, colour: int, joined: bool, is_percent: bool
+) -> list[Mark]:
     """Return the marks of the trials of one search: finished ones, the chosen one, and stopped ones."""
     finished = trials.filter(state="finished").sort(key)
     stopped, best = trials.filter(state="stopped early"), trials.filter("is_best")
-    error = finished["objective"] - finished["low"], finished["high"] - finished["objective"]
-    bars = None if finished["low"].is_null().any() else error
+    bars = measure_error_bars(finished, "objective", is_percent)
     points: Mark = Scatter(finished[key], finished["objective"], label, colour, error=bars)
     if joined and finished[key].dtype.is_numeric():
         line: Any = {"marker": "circle", "error": bars, "dash": "solid"}
@@ -70,6 +89,16 @@ def mark_trials(trials: pl.DataFrame, key: str, label: str, colour: int, joined:
     if len(stopped):
         marks.append(Scatter(stopped[key], stopped["objective"], "", GREY, marker="x"))
     return marks
+
+
+def measure_error_bars(rows: pl.DataFrame, column: str, is_percent: bool) -> Errors | None:
+    """Return how far the intervals reach below and above; None if a row has none."""
+    if rows["low"].is_null().any() or rows.is_empty():
+        return None
+    low, high = (rows[name].cast(pl.Float64) for name in ("low", "high"))
+    if is_percent:  # nothing below 0 or above 100
+        low, high = low.clip(0, None), high.clip(None, 100)
+    return rows[column] - low, high - rows[column]
 
 
 def build_outcome_figure(table: pl.DataFrame, labels: Sequence[str], metric: str) -> FigureSpec | None:
@@ -82,22 +111,24 @@ def build_outcome_figure(table: pl.DataFrame, labels: Sequence[str], metric: str
         return None
     along = "workers" if "workers" in numeric else numeric[0]
     others = [name for name in labels if name != along]
+    unit = " (%)" if metric.endswith("accuracy") else ""
+    heading = f"{metric.replace('_', ' ')}{unit}"
     marks = list[Mark]()
-    groups = table.group_by(others, maintain_order=True) if others else [((), table)]
+    groups = list(table.group_by(others, maintain_order=True)) if others else [((), table)]
+    count = len(groups)
     for colour, (key, rows) in enumerate(groups):
         rows = rows.sort(along).filter(pl.col(metric).is_not_null())
-        error = rows[metric] - rows["low"], rows["high"] - rows[metric]
-        bars = None if rows["low"].is_null().any() else error
+        bars = measure_error_bars(rows, metric, bool(unit))
         label = ", ".join(map(str, key)) if len(others) == 1 else describe(others, key)
-        marks.append(Line(rows[along], rows[metric], label, colour, marker="circle", error=bars))
+        # Lines are moved sideways, so that error bars do not hide each other.
+        shift = 1 + SHIFT * (colour - (count - 1) / 2)
+        marks.append(Line(rows[along] * shift, rows[metric], label, colour, marker="circle", error=bars))
     places = sorted(table[along].unique())
     names = [f"{place:g}" for place in places]
     scale = "log2" if places[0] > 0 and len(places) > 2 else "linear"
     axis = Axis(along.replace("_", " "), scale, ticks=places, tick_labels=names)  # type: ignore[arg-type]
-    unit = " (%)" if metric.endswith("accuracy") else ""
-    label = f"{metric.replace('_', ' ')}{unit}"
-    panel = Panel(marks, axis, Axis(label))
-    title = f"{label} with the chosen values"
+    panel = Panel(marks, axis, Axis(heading))
+    title = f"{heading} with the chosen values"
     return FigureSpec("sweep", title, [panel], caption=CAPTION, size=(6.5, 4.2), legend="right")
 
 
