@@ -24,7 +24,13 @@ from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool,
 from straggler.engines.real_time import WorkerError
 from straggler.experiment import Experiment
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
-from straggler.record import Record, StragglerVersionWarning, find_finished_record, has_other_results_version
+from straggler.record import (
+    PRUNED,
+    Record,
+    StragglerVersionWarning,
+    find_finished_record,
+    has_other_results_version,
+)
 from straggler.running.allocator import tuned_allocator
 from straggler.running.callbacks import Callback, CallbackError, ProgressCallback, check_callbacks
 from straggler.running.checkpointer import Checkpointer, CheckpointInterval, RunState
@@ -137,6 +143,8 @@ def train_and_record(
     resumed = load_checkpoint(folder, options, placement.server)
     if resumed is not None:
         started -= resumed.elapsed
+        if resumed.observer.stopped_by == PRUNED:  # the callback of the tuning decides again, if there is one
+            resumed.observer.stopped_by = None
     settings = ObserverSettings(
         experiment,
         evaluates_beside=not engine_class.is_virtual and experiment.eval_every > 0,
