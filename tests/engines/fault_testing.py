@@ -36,8 +36,8 @@ MAIN = (  # the command line, with another deadline for the fork server
     "from straggler.engines.pool import fork_server; from straggler.__main__ import main; "
     f"fork_server.ANSWER_SECONDS = {ANSWER_SECONDS}; main()"
 )
-# The longest deadlines of a run add up to WORKER_TIMEOUT + 60 s for the start of a process, and ANSWER_SECONDS
-# for a fork server. On a busy machine everything takes longer.
+# The longest deadlines of a run add up to WORKER_TIMEOUT + 60 s for the start of a process, and
+# ANSWER_SECONDS for a fork server. On a busy machine everything takes longer.
 PATIENCE = 250.0
 LOOK_SECONDS = 0.05
 # Delays bound the speed of the real engines. A simulation waits in its model, if the environment says so.
@@ -71,7 +71,7 @@ def draw_faults(engine: str, seed: int, count: int, gradients: int) -> list[Faul
     draw = random.Random(seed)
     pairs = list(itertools.product(VICTIMS[engine], SIGNALS))
     shuffled = [pair for _ in range(-(-count // len(pairs))) for pair in draw.sample(pairs, len(pairs))]
-    times = sorted(draw.randint(1, gradients * 9 // 10) for _ in range(count))
+    times = sorted(draw.randint(1, gradients * 7 // 10) for _ in range(count))
     return [Fault(*pair, at, draw.uniform(0.5, 3)) for pair, at in zip(shuffled[:count], times, strict=True)]
 
 
@@ -142,7 +142,7 @@ class AttackedRun:
     def start(self, *words: object) -> None:
         """Start a command that trains."""
         command = [sys.executable, "-c", MAIN, *words, *self.options]
-        environment = os.environ | {"TMPDIR": str(self.temporary), "SECONDS_PER_GRADIENT": "0.01"}
+        environment = os.environ | {"TMPDIR": str(self.temporary), "SECONDS_PER_GRADIENT": "0.03"}
         with self.errors.open("a") as file:
             self.process = subprocess.Popen(
                 list(map(str, command)), stdout=subprocess.PIPE, stderr=file, text=True, env=environment

@@ -95,6 +95,42 @@ def test_a_run_that_is_always_lost_is_given_up(tmp_path: Path) -> None:
     assert text.count("restarting it") == 1 and "lost 2 times, so it is not restarted" in text
 
 
+HANGING = """
+import re
+from typing import ClassVar
+from straggler.algorithms.policies import Asynchronous
+
+class Hanging(Asynchronous):
+    name: ClassVar[str] = "hanging"
+
+    def receive(self, server, arrival):
+        while server.k == 3 and {condition}:
+            pass
+        return super().receive(server, arrival)
+"""
+
+
+@CHAOS
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("True", "processed no event for 32 s. It is in receive (hanging.py:10)"),
+        ("re.match('(a+)+$', 'a' * 60 + 'b')", "in receive"),  # this does not let other threads run
+    ],
+)
+def test_custom_code_that_does_not_return_is_shown_and_given_up(
+    condition: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING.format(condition=condition))
+    options = ["--policy", f"{tmp_path}/hanging.py:Hanging", "--worker-timeout", "2", "--max-failures", "1"]
+    with supervise(tmp_path, *DIGITS, *options, "--jobs", "1") as process:
+        assert process.wait(400) == 128 + signal.SIGKILL
+    text = (tmp_path / "log").read_text()
+    assert said in text and "most recent call first" in text and "hanging.py" in text
+    assert text.count("sent nothing for 2 s and was killed") == 2
+    assert "lost 2 times, so it is not restarted" in text
+
+
 def test_a_run_that_ends_with_an_error_is_not_restarted(tmp_path: Path) -> None:
     with supervise(tmp_path, "--workers", "0") as process:
         assert process.wait(60) == 2

@@ -1,7 +1,7 @@
 // The page of one run, or of several runs compared; redrawn while one of them is running.
 
 import { get, known, latest, listen, post } from "./api.js";
-import { element, progress, sentence, table } from "./elements.js";
+import { element, progress, sentence, silence, stopLabel, table } from "./elements.js";
 
 const byId = (id) => document.getElementById(id);
 let shown = [];
@@ -50,9 +50,10 @@ function showStatus() {
   const one = rows.length === 1 && shown.length === 1 ? rows[0] : null;
   const several = shown.length === 1 ? `Run ${shown[0]}` : `${shown.length} runs`;
   byId("detail-title").textContent = one ? `${one.method ?? "?"} × ${one.workers ?? "?"}, ${one.dataset ?? "?"}` : several;
-  byId("detail-status").textContent = one ? sentence(one) : rows.map((row) => `${row.method}: ${row.status}`).join(" · ");
+  byId("detail-status").textContent = one ? sentence(one) + silence(known.started[one.id]) : rows.map((row) => `${row.method}: ${row.status}`).join(" · ");
   progress(byId("detail-progress"), one);
   byId("detail-stop").hidden = !(one && known.started[one.id]?.running);
+  byId("detail-stop").textContent = stopLabel(known.started[one?.id]);
 }
 
 export function open(ids) {
@@ -70,7 +71,8 @@ export function open(ids) {
 }
 
 export function begin() {
-  listen((changed) => {
+  listen((changed, changes) => {
+    if (!byId("detail").hidden && changes.started) showStatus();
     if (byId("detail").hidden || !shown.some((id) => changed.has(id))) return;
     showStatus();
     draw(shown);
