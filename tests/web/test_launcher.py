@@ -25,7 +25,9 @@ def start_and_stop_process(launcher: RunLauncher) -> str:
     folder = launcher.runs / experiment.id
 
     def trains() -> bool:
-        return bool((folder / "experiment.toml").exists() and Record(folder).summary.get("gradients"))
+        summary, began = folder / "summary.json", launcher._started[experiment.id].began
+        is_new = summary.exists() and summary.stat().st_mtime > began
+        return is_new and bool(Record(folder).summary.get("gradients"))
 
     wait_until(trains, "the run trains", 200)
     os.kill(launcher._started[experiment.id].process.pid, signal.SIGSTOP)
