@@ -227,6 +227,7 @@ def test_a_killed_sweep_continues_to_the_same_summaries(tmp_path: Path) -> None:
     command = [SCRIPT, "sweep", str(file), "--cores", "1", *places]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: len(list(runs.glob("*/experiment.toml"))) >= 2)
+    process.send_signal(signal.SIGSTOP)  # so that it starts no further run
     descendants = find_descendants(process.pid)
     process.kill()
     process.wait(timeout=60)
@@ -243,17 +244,17 @@ def test_a_killed_sweep_continues_to_the_same_summaries(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("attack", "reason"),
+    ("attack", "silence", "reason"),
     [
-        (signal.SIGKILL, "its process died (exit code -9)"),
-        (signal.SIGSTOP, "its process sent nothing for 4 s"),
+        (signal.SIGKILL, 60.0, "its process died (exit code -9)"),
+        (signal.SIGSTOP, 8.0, "its process sent nothing for 8 s"),
     ],
 )
 def test_a_process_that_dies_or_hangs_fails_its_run_only(
-    attack: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attack: int, silence: float, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("straggler.sweeps.pool.BEAT_SECONDS", 0.2)
-    monkeypatch.setattr("straggler.sweeps.pool.SILENCE_SECONDS", 4.0)
+    monkeypatch.setattr("straggler.sweeps.pool.SILENCE_SECONDS", silence)
     cells, seeds = expand_grid(read_grid_file(write_grid(tmp_path, SWEEP)))
     pool, ended, killed = LocalPool(1, tmp_path / "runs"), {}, ""
     for event in pool.run(plan_runs(cells, seeds)):

@@ -26,6 +26,7 @@ from straggler.timing.clusters import Repetition
 
 STOP_SECONDS = 20.0  # that a process has to save its run when the sweep is interrupted
 BEAT_SECONDS = 1.0  # between two signs of life of a process
+START_SECONDS = 60.0  # that a process may take until it is ready for its first run
 SILENCE_SECONDS = 60.0  # without a sign of life, after which a process counts as hung
 
 
@@ -46,9 +47,9 @@ class PoolProcess:
         self._fork_server, self._number = fork_child(serve_runs, [theirs.fileno()], [theirs.fileno()])
         theirs.close()
         self.connection, self.run = Connection(ours.detach()), None  # type: Connection, PlannedRun | None
-        if not self.connection.poll(SILENCE_SECONDS):
+        if not self.connection.poll(START_SECONDS):
             self._fork_server.kill_child(self._number)
-            raise RuntimeError(f"A process for runs did not start within {SILENCE_SECONDS:g} s. Try again.")
+            raise RuntimeError(f"A process for runs did not start within {START_SECONDS:g} s. Try again.")
         self.pid: int = self.connection.recv()
         self.heard = time.monotonic()  # when it last sent a message, or received a run
 
