@@ -12,11 +12,11 @@ from straggler.running.replay import replay
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CHAOS_FAULTS = 200  # per engine
-FAULTS_PER_RUN = 10
+FAULTS_PER_RUN = 20
 DELAYS = {"simulator": "", "processes": "constant(seconds=0.02)", "ray": "constant(seconds=0.03)"}
 # Seed, faults and gradients. These seeds kill a worker or a process of the pool, and the driver.
 FEW = {"simulator": (0, 3, 200), "processes": (10, 3, 200), "ray": (10, 3, 150)}
-MANY = FAULTS_PER_RUN, 1500
+MANY = FAULTS_PER_RUN, 2000
 CASES = [
     *((engine, *FEW[engine]) for engine in VICTIMS),
     *(

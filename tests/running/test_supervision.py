@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from straggler.record import Record
+from straggler.running.replay import replay
 from straggler.running.supervision import is_supervised
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -49,6 +51,12 @@ def wait_for(happened: Callable[[], bool], process: "subprocess.Popen[bytes]", s
         time.sleep(0.05)
 
 
+def count_saved(runs: Path) -> int:
+    """Return the number of gradients in the newest checkpoint."""
+    newest = sorted(runs.glob("*/checkpoint-*.safetensors"))
+    return int(newest[-1].stem.split("-")[1]) if newest else 0
+
+
 CHAOS = pytest.mark.chaos
 
 
@@ -64,25 +72,56 @@ def test_a_lost_driver_is_restarted_and_ctrl_c_saves(
 ) -> None:
     options = ["--jobs", "1", "--gradients", "10000000", "--worker-timeout", str(timeout)]
     runs, log = tmp_path / "runs", tmp_path / "log"
-
-    def count_saved() -> int:
-        """Return the number of gradients in the newest checkpoint."""
-        newest = sorted(runs.glob("*/checkpoint-*.safetensors"))
-        return int(newest[-1].stem.split("-")[1]) if newest else 0
-
     with supervise(tmp_path, *DIGITS, *options, "--checkpoint-every", "1s") as process:
-        wait_for(lambda: count_saved() > 0, process)
-        driver, before = find_driver(process.pid), count_saved()
+        wait_for(lambda: count_saved(runs) > 0, process)
+        driver, before = find_driver(process.pid), count_saved(runs)
         assert driver is not None
         os.kill(driver, number)
         wait_for(lambda: said in log.read_text(), process)
-        wait_for(lambda: count_saved() > before, process)
+        wait_for(lambda: count_saved(runs) > before, process)
         process.send_signal(signal.SIGINT)
         assert process.wait(200) == 130
     (record,) = map(Record, runs.iterdir())
     assert record.summary["status"] == "interrupted"
     text = log.read_text()
     assert "restart 1" in text and "Resuming from the checkpoint" in text
+
+
+@CHAOS
+@pytest.mark.parametrize("lost", ["driver", "node", "driver and node"])
+def test_a_supervised_run_on_ray_survives_the_loss_of_its_driver_and_of_a_node(
+    lost: str, tmp_path: Path
+) -> None:
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    ray.shutdown()
+    head = {"num_cpus": 1, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=2)
+        options = f"--engine ray --address {cluster.address} --gradients 1500 --checkpoint-every 1s"
+        options += " --delay constant(seconds=0.05) --worker-timeout 20"
+        with supervise(tmp_path, *DIGITS, *options.split()) as process:
+            wait_for(lambda: count_saved(tmp_path / "runs") > 0, process)
+            driver, before = find_driver(process.pid), count_saved(tmp_path / "runs")
+            if "driver" in lost:
+                assert driver is not None
+                os.kill(driver, signal.SIGKILL)
+            if "node" in lost:
+                cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+            wait_for(lambda: count_saved(tmp_path / "runs") > before, process)
+            assert process.wait(400) == 0, (tmp_path / "log").read_text()
+    finally:
+        cluster.shutdown()
+    (record,) = map(Record, (tmp_path / "runs").iterdir())
+    facts: Any = record.summary
+    assert facts["status"] == "finished" and facts["gradients"] == 1500
+    ended = facts["applied"] + facts["dropped"] + facts["cancelled"] + facts["in_flight"]
+    assert facts["dispatched"] == ended
+    assert ("restart 1" in (tmp_path / "log").read_text()) or lost == "node"
+    assert replay(record).matches
 
 
 @CHAOS
