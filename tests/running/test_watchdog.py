@@ -40,7 +40,7 @@ def test_a_policy_that_does_not_return_is_reported(
     (line,) = [line for line in LINES if "in receive (" in line]
     assert line.startswith("The run has processed no event for 2 s. It is in receive (test_watchdog.py:")
     assert ", called by receive (server.py:" in line
-    assert not watchdog.is_any_silent() and not watchdog._events
+    assert not watchdog.list_silences() and not watchdog._events
 
 
 def test_a_thread_that_makes_progress_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:

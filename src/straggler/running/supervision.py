@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from straggler.running.signals import handling_signals
-from straggler.running.watchdog import is_any_silent
+from straggler.running.watchdog import list_silences
 
 VARIABLE = "STRAGGLER_SUPERVISOR"  # the number of the pipe in the environment of the run
 ALIVE, STARTED, SAVED, ENDED = b".", b"s", b"c", b"e"
@@ -52,7 +52,7 @@ def start_heartbeat() -> None:
 def _beat() -> None:
     try:
         while True:
-            if not is_any_silent():
+            if not list_silences():
                 tell_supervisor(ALIVE)
             time.sleep(BEAT_SECONDS)
     except OSError:

@@ -18,7 +18,7 @@ GRACE_SECONDS = 30.0  # in addition to the limit: the driver may wait that long 
 SHOWN_CALLS = 3  # of the stack
 
 _events = Counter[int]()  # by thread
-_silent = set[int]()  # threads that have made no progress for too long
+_silent = dict[int, str]()  # what was reported of the threads that have made no progress for too long
 
 
 def note_progress() -> None:
@@ -26,9 +26,9 @@ def note_progress() -> None:
     _events[threading.get_ident()] += 1
 
 
-def is_any_silent() -> bool:
-    """Return whether a watched thread of this process has made no progress for too long."""
-    return bool(_silent)
+def list_silences() -> list[str]:
+    """Return a line for every watched thread of this process that has made no progress for too long."""
+    return list(_silent.values())
 
 
 class Watchdog(threading.Thread):
@@ -46,7 +46,7 @@ class Watchdog(threading.Thread):
     def __exit__(self, *exception: object) -> None:
         self._is_over.set()
         self.join()
-        _silent.discard(self._watched)
+        _silent.pop(self._watched, None)
         del _events[self._watched]
 
     def run(self) -> None:
@@ -57,11 +57,12 @@ class Watchdog(threading.Thread):
             silence = silence + LOOK_SECONDS if now == seen else 0.0
             seen = now
             if silence < self.limit:
-                _silent.discard(self._watched)
+                _silent.pop(self._watched, None)
             elif self._watched not in _silent:
-                _silent.add(self._watched)
                 place = describe_place(self._watched)
-                self._report(f"The run has processed no event for {self.limit:g} s. It is in {place}.")
+                line = f"The run has processed no event for {self.limit:g} s. It is in {place}."
+                _silent[self._watched] = line
+                self._report(line)
 
 
 def describe_place(thread: int) -> str:

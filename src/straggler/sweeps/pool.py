@@ -20,6 +20,7 @@ from straggler.core.devices import DeviceChoice, find_devices
 from straggler.engines.pool.fork_server import fork_child
 from straggler.experiment import Experiment
 from straggler.running.observer import RunProgress
+from straggler.running.watchdog import list_silences
 from straggler.sweeps.grid import PlannedRun
 from straggler.sweeps.results import SummaryRow, summarise_run, summarise_throughput
 from straggler.timing.clusters import Repetition
@@ -32,10 +33,10 @@ SILENCE_SECONDS = 60.0  # without a sign of life, after which a process counts a
 
 @dataclass(frozen=True)
 class RunEvent:
-    """An event of a run: its progress (0 to 1), its summary row, why it failed, or why it is repeated."""
+    """An event of a run: progress (0 to 1), the summary row, why it failed or is repeated, where it hangs."""
 
     run: PlannedRun
-    kind: Literal["progress", "done", "failed", "repeated"]
+    kind: Literal["progress", "done", "failed", "repeated", "silent"]
     content: Any
 
 
@@ -147,7 +148,7 @@ class LocalPool:
         process.heard = time.monotonic()
         if kind == "alive":
             return None
-        if kind != "progress":
+        if kind not in ("progress", "silent"):
             process.run = None
         return RunEvent(run, kind, content)
 
@@ -162,10 +163,13 @@ def serve_runs(fd: int) -> None:
             connection.send(message)
 
     def beat() -> None:
+        reported: list[str] = []
         with suppress(OSError):
             while True:
                 time.sleep(BEAT_SECONDS)
-                send(("alive", None))
+                silences = list_silences()
+                send(("silent", silences[0]) if silences and not reported else ("alive", None))
+                reported = silences
 
     send(os.getpid())
     threading.Thread(target=beat, daemon=True).start()
