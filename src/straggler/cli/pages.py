@@ -120,8 +120,11 @@ def serve(
     def show_address(url: str) -> None:
         out.print(f"open {url}", soft_wrap=True)
 
+    def show_line(line: str) -> None:
+        err.print(line, markup=False, soft_wrap=True)
+
     try:
-        run_server(runs, results, host, port, secret, show_address, shows_token)
+        run_server(runs, results, host, port, secret, show_address, shows_token, show_line)
     except KeyboardInterrupt:  # the usual end of a server is no error
         sys.exit(130)
 

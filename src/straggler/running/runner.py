@@ -39,6 +39,7 @@ from straggler.running.observer import Observer, ObserverSettings, RunProgress, 
 from straggler.running.placement import RunPlacement, deterministic_mode, place_run
 from straggler.running.recorder import Recorder
 from straggler.running.signals import StopRequest
+from straggler.running.watchdog import Watchdog
 
 REAL_TIME = "processes", "ray"  # engines whose workers have a process each
 
@@ -168,7 +169,8 @@ def train_and_record(
                 compute.wait_until_ready()
             checkpointer = Checkpointer(interval, server, engine, observer, recorder, stop)
             checkpointer.restore(resumed) if resumed else checkpointer.start()
-            with checkpointer.saving_on(WorkerError, CallbackError):
+            watchdog = Watchdog(options.worker_timeout, options.report)
+            with watchdog, checkpointer.saving_on(WorkerError, CallbackError):
                 observer.callbacks.raise_failure()
                 with stop.listening():  # a stopped run may have been interrupted
                     is_over, run = observer.is_stopped, (server, engine, budget, observer, checkpointer)

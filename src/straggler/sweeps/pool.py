@@ -21,6 +21,7 @@ from straggler.engines.pool.fork_server import fork_child
 from straggler.experiment import Experiment
 from straggler.running.callbacks import Callback
 from straggler.running.observer import RunProgress
+from straggler.running.watchdog import list_silences
 from straggler.sweeps.grid import PlannedRun
 from straggler.sweeps.results import SummaryRow, summarise_run, summarise_throughput
 from straggler.timing.clusters import Repetition
@@ -28,15 +29,16 @@ from straggler.timing.clusters import Repetition
 STOP_SECONDS = 20.0  # that a process has to save its run when the sweep is interrupted
 START_SECONDS = 600.0  # that a process has to import its modules; with other programs, that takes minutes
 BEAT_SECONDS = 1.0  # between two signs of life of a process
+START_SECONDS = 60.0  # that a process may take until it is ready for its first run
 SILENCE_SECONDS = 60.0  # without a sign of life, after which a process counts as hung
 
 
 @dataclass(frozen=True)
 class RunEvent:
-    """An event of a run: its progress (0 to 1), its summary row, why it failed, or why it is repeated."""
+    """An event of a run: progress (0 to 1), the summary row, why it failed or is repeated, where it hangs."""
 
     run: PlannedRun
-    kind: Literal["progress", "done", "failed", "repeated"]
+    kind: Literal["progress", "done", "failed", "repeated", "silent"]
     content: Any
 
 
@@ -159,7 +161,7 @@ class LocalPool:
         process.heard = time.monotonic()
         if kind == "alive":
             return None
-        if kind != "progress":
+        if kind not in ("progress", "silent"):
             process.run = None
         return RunEvent(run, kind, content)
 
@@ -174,10 +176,13 @@ def serve_runs(fd: int) -> None:
             connection.send(message)
 
     def beat() -> None:
+        reported: list[str] = []
         with suppress(OSError):
             while True:
                 time.sleep(BEAT_SECONDS)
-                send(("alive", None))
+                silences = list_silences()
+                send(("silent", silences[0]) if silences and not reported else ("alive", None))
+                reported = silences
 
     send(os.getpid())
     threading.Thread(target=beat, daemon=True).start()

@@ -54,6 +54,8 @@ class SweepProgress:
 
     def update(self, event: RunEvent) -> None:
         """Count an event."""
+        if event.kind == "silent":
+            return
         if event.kind in ("progress", "repeated"):
             self.running[event.run.id] = event.content if event.kind == "progress" else 0.0
             return

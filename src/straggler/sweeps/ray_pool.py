@@ -20,6 +20,7 @@ from straggler.experiment import Experiment
 from straggler.problems.downloads.sources import DataError
 from straggler.record import RecordError, find_finished_record
 from straggler.running.observer import RunProgress
+from straggler.running.watchdog import list_silences
 from straggler.sweeps.grid import PlannedRun
 from straggler.sweeps.pool import LocalPool, RunEvent, run_and_summarise
 from straggler.sweeps.transfer import PackedData, pack_dataset, pack_record, unpack_dataset, unpack_record
@@ -188,12 +189,20 @@ class ReportingThread(threading.Thread):
             raise KeyboardInterrupt
 
     def report_progress(self) -> Iterator[Message]:
-        """Start the thread and yield its progress until it ends; cancel it if the generator is closed."""
+        """Start the thread and yield its progress until it ends, and where it hangs.
+
+        Cancel it if the generator is closed.
+        """
         self.start()
+        reported: list[str] = []
         try:
             while self.is_alive():
                 self.join(REPORT_SECONDS)
                 yield "progress", self._spent
+                silences = list_silences()
+                if silences and not reported:
+                    yield "silent", silences[0]
+                reported = silences
         finally:
             self._is_cancelled = True
             while self.is_alive():
