@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import shlex
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -29,8 +30,9 @@ from straggler.timing import DurationError
 from straggler.web.auth import RequestGuard, create_session, is_loopback
 from straggler.web.connections import configure_server
 from straggler.web.launcher import RunLauncher
-from straggler.web.playground import build_experiment, list_choices, parse_settings, preview_run
+from straggler.web.playground import build_experiment, list_choices, parse_settings, read_curve
 from straggler.web.report import STATIC, dump_json, render_html_report, render_template
+from straggler.web.run_facts import build_command
 from straggler.web.run_index import RunIndex
 
 log = logging.getLogger(__name__)
@@ -134,12 +136,21 @@ class RequestHandlers:
         return Response(text, media_type="application/json", headers=NO_STORE)
 
     def send_preview(self, request: Request) -> Response:
-        values: dict[str, Any] = dict(request.query_params)
-        if "delay" in values:
-            values["delay"] = request.query_params.getlist("delay")
+        """Check the settings of the playground; answer with the run's id and command."""
+        lists = ("delay", "link", "churn")
+        values: dict[str, Any] = {
+            key: request.query_params.getlist(key) if key in lists else value
+            for key, value in request.query_params.items()
+        }
         settings = parse_settings(values)
-        text = dump_json(preview_run(build_experiment(settings), settings))
-        return Response(text, media_type="application/json", headers=NO_STORE)
+        experiment = build_experiment(settings)
+        answer = {"id": experiment.id, "command": shlex.join(build_command(settings))}
+        return JSONResponse(answer, headers=NO_STORE)
+
+    def send_curves(self, request: Request) -> Response:
+        """Send the accuracy curves of runs by id; a run that does not exist yet has no curve."""
+        names = request.query_params.getlist("id")[:2]
+        return JSONResponse({name: self._read_curve(name) for name in names}, headers=NO_STORE)
 
     def show_run_report(self, request: Request) -> Response:
         names = request.path_params["names"].split(",")
@@ -194,6 +205,7 @@ class RequestHandlers:
             Route("/api/runs/{name}/stop", self.stop_run, methods=["POST"]),
             Route("/api/figures", self.send_figures),
             Route("/api/preview", self.send_preview),
+            Route("/api/curves", self.send_curves),
             Route("/api/events", self.stream_changes),
             Route("/reports/runs/{names}", self.show_run_report),
             Route("/reports/studies/{name}", self.show_study_report),

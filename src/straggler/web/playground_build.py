@@ -1,0 +1,2 @@
+"""x"""
+SIMULATION_SCRIPTS = ("play_random.js", "play_cluster.js", "play_policies.js", "play_simulation.js")
