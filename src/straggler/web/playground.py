@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import polars as pl
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
@@ -28,7 +29,6 @@ from straggler.config.registry import (
 )
 from straggler.experiment import Experiment
 from straggler.problems.models import MODELS
-from straggler.record import Record
 from straggler.timing import DELAYS
 from straggler.timing.churn import CHURN
 from straggler.timing.links import LINKS
@@ -223,11 +223,11 @@ def describe_simulation(experiment: Experiment, bytes_up: int, bytes_down: int) 
     }
 
 
-def read_curve(record: Record) -> list[list[float]]:
-    """Return the accuracy curve of a run: seconds and test accuracy of each evaluation."""
-    if "test_accuracy" not in record.curve.columns:
+def read_curve(table: pl.DataFrame) -> list[list[float]]:
+    """Return seconds and test accuracy of each evaluation of a run, given its curve."""
+    if "test_accuracy" not in table.columns:
         return []
-    points = record.curve.select("seconds", "test_accuracy").drop_nulls()
+    points = table.select("seconds", "test_accuracy").drop_nulls()
     return [[round(seconds, 4), round(accuracy, 3)] for seconds, accuracy in points.iter_rows()]
 
 

@@ -31,6 +31,7 @@ from straggler.web.auth import RequestGuard, create_session, is_loopback
 from straggler.web.connections import configure_server
 from straggler.web.launcher import RunLauncher
 from straggler.web.playground import build_experiment, list_choices, parse_settings, read_curve
+from straggler.web.playground_build import PLAYGROUND_SCRIPTS
 from straggler.web.report import STATIC, dump_json, render_html_report, render_template
 from straggler.web.run_facts import build_command
 from straggler.web.run_index import RunIndex
@@ -119,7 +120,8 @@ class RequestHandlers:
         self.on_ready: Callable[[], None] = lambda: None
 
     def show_page(self, request: Request) -> Response:
-        text = render_template("page.html", token=self.token, choices=dump_json(list_choices()))
+        values = {"choices": dump_json(list_choices()), "playground_scripts": PLAYGROUND_SCRIPTS}
+        text = render_template("page.html", token=self.token, **values)
         return HTMLResponse(text, headers=NO_STORE)
 
     def send_plotly(self, request: Request) -> Response:
@@ -144,6 +146,7 @@ class RequestHandlers:
         }
         settings = parse_settings(values)
         experiment = build_experiment(settings)
+        self.launcher.prepare()  # the visitor may press Train soon
         answer = {"id": experiment.id, "command": shlex.join(build_command(settings))}
         return JSONResponse(answer, headers=NO_STORE)
 
@@ -151,6 +154,12 @@ class RequestHandlers:
         """Send the accuracy curves of runs by id; a run that does not exist yet has no curve."""
         names = request.query_params.getlist("id")[:2]
         return JSONResponse({name: self._read_curve(name) for name in names}, headers=NO_STORE)
+
+    def _read_curve(self, name: str) -> list[list[float]]:
+        try:
+            return read_curve(self.index.open_run(name)[1].curve)
+        except RecordError:
+            return []
 
     def show_run_report(self, request: Request) -> Response:
         names = request.path_params["names"].split(",")
