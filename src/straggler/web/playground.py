@@ -18,7 +18,7 @@ from straggler.algorithms.methods import METHODS, Method
 from straggler.algorithms.optimizers import OPTIMIZERS
 from straggler.algorithms.policies import POLICIES
 from straggler.algorithms.work import WORK
-from straggler.config.imports import refuse_import_strings
+from straggler.config.imports import UntrustedImportError, refuse_import_strings
 from straggler.config.registry import (
     Catalogue,
     CatalogueEntry,
@@ -200,6 +200,8 @@ def parse_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         return PlaygroundSettings(**values).model_dump(exclude_unset=True)
     except ValidationError as error:
         raise InputError(explain_validation_error(error, PlaygroundSettings.model_fields)) from None
+    except UntrustedImportError as error:
+        raise InputError(str(error)) from None
 
 
 def build_experiment(settings: Mapping[str, Any]) -> Experiment:

@@ -5,22 +5,23 @@ import { get, known, latest, listen, post } from "./api.js";
 const byId = (id) => document.getElementById(id);
 let player = null;
 let current = [];  // { id, settings } of the runs that were started last
+let isStarting = false;
 
 // Sends both methods to the server, and the player their curves while they grow.
 const backend = {
   async train(wanted) {
-    byId("run").disabled = true;
+    byId("run").disabled = isStarting = true;
+    current = [];
     try {
-      current = [];
       for (const settings of wanted) {
         const { id } = await post("/api/runs", settings);
         if (!current.some((run) => run.id === id)) current.push({ id, settings });
       }
-      await follow(true);
     } catch (problem) {
       byId("play-status").textContent = problem.message;
     }
-    byId("run").disabled = false;
+    byId("run").disabled = isStarting = false;
+    await follow();
   },
   async stop() {
     const running = current.filter(({ id }) => known.started[id]?.running);
@@ -40,7 +41,7 @@ function describe() {
 }
 
 const follow = latest(async () => {
-  if (!current.length) return;
+  if (isStarting || !current.length) return;
   const query = current.map(({ id }) => `id=${id}`).join("&");
   const found = await get(`/api/curves?${query}`);
   player.receive(current.map(({ id, settings }) => [settings, found[id]]), describe());

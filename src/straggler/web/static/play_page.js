@@ -5,7 +5,6 @@
 (() => {
   const { Settings, Controls, LANES, make, percent, simulate, indexJobs, windowSeconds, findCrossing, countUpTo } = playground;
   const MAX_GRADIENTS = 20000;
-  const MAX_WORKERS = 64;
   const SPEEDS = [0.5, 1, 2, 4, 8, 16, 32, 64];
   const byId = (id) => document.getElementById(id);
   const reduced = matchMedia("(prefers-reduced-motion: reduce)");
@@ -100,7 +99,7 @@
         const epoch = this.choices.samples[state.dataset] / 32;
         for (const lane of LANES) {
           const curve = this.curves[lane];
-          const limit = curve?.length ? curve.at(-1)[0] : Infinity;
+          const limit = curve?.length ? curve.at(-1)[0] + 1e-3 : Infinity;  // curves are rounded
           const budget = { gradients: Math.min(MAX_GRADIENTS, Math.ceil(state.epochs * epoch)), seconds: limit };
           const found = simulate(settings.simulation(lane), limit < Infinity ? { ...budget, gradients: MAX_GRADIENTS } : budget);
           this.lanes[lane] = indexJobs({ ...found, end: limit < Infinity ? limit : found.end }, state.workers);
@@ -117,7 +116,7 @@
       byId("run").disabled = false;
       byId("legend-most").textContent = Math.max(this.most, 7);
       byId("scrub").max = this.end;
-      byId("scrub").step = this.end / 2000;
+      byId("scrub").step = "any";
       for (const lane of LANES) {
         byId(`command-${lane}`).textContent = settings.command(lane);
         byId(`title-${lane}`).textContent = this.label(lane);
@@ -159,20 +158,24 @@
       byId("play-rows").replaceChildren(...rows.map(([lane, ...cells]) => make("tr", {},
         make("th", { scope: "row", className: `lane-${lane}`, textContent: this.label(lane) }),
         ...cells.map((text) => make("td", { className: "number", textContent: text })))));
-      byId("head-target").textContent = `time to ${state.target} %`;
-      byId("race-title").textContent = this.describeRace();
+      byId("head-target").textContent = `to ${state.target} %`;
       byId("race-source").textContent = this.describeSource();
-      byId("race").setAttribute("aria-label", `Accuracy against virtual time. ${this.describeRace()}`);
+      byId("race").setAttribute("aria-label", `Test accuracy against virtual time. ${this.describeRace(Infinity)}.`);
     }
 
-    describeRace() {
+    // Who has reached the finish line until now.
+    describeRace(now) {
       const { target } = this.settings.state;
-      const [a, b] = LANES.map((lane) => this.curves[lane] && findCrossing(this.curves[lane], target));
-      if (!this.curves.a?.length && !this.curves.b?.length) return "The race: test accuracy against virtual time";
-      if (a === null && b === null) return `Neither method has reached ${target} %`;
-      const [first, time, other] = b === null || (a !== null && a <= b) ? ["a", a, b] : ["b", b, a];
-      const start = `${this.label(first)} reaches ${target} % first, after ${seconds(time)}`;
-      return other === null ? `${start}; the other does not reach it` : `${start}, ${(other / time).toFixed(1)}× sooner than ${this.label(first === "a" ? "b" : "a")}`;
+      const times = LANES.map((lane) => (this.curves[lane]?.length ? findCrossing(this.curves[lane], target) : null));
+      const here = LANES.map((lane, at) => ({ lane, time: times[at] })).filter(({ time }) => time !== null && time <= now)
+        .sort((a, b) => a.time - b.time);
+      if (!here.length) {
+        const isOver = now >= this.end && LANES.every((lane) => this.curves[lane]?.length);
+        return isOver ? `Neither method reaches ${target} %` : `The race to ${target} % test accuracy`;
+      }
+      const [first, second] = here;
+      const start = `${this.label(first.lane)} reaches ${target} % after ${seconds(first.time)}`;
+      return second ? `${start}, ${(second.time / first.time).toFixed(1)}× sooner than ${this.label(second.lane)}` : start;
     }
 
     describeSource() {
@@ -211,6 +214,7 @@
         byId(`count-${lane}`).textContent = `${updates.toLocaleString("en")} updates${this.now > now ? ", finished" : ""}`;
         Object.assign(canvas.dataset, { updates, arrived });
       }
+      byId("race-title").textContent = this.describeRace(this.now);
       playground.drawRace(byId("race"), this.curves, this.now, { end: this.end, target: this.settings.state.target });
     }
 
@@ -256,7 +260,7 @@
     // The address brings back the settings and, while paused, the moment.
     keepAddress(moment) {
       const more = this.speed === 4 ? {} : { speed: this.speed };
-      if (moment !== undefined) more.t = Number(moment.toPrecision(8));
+      if (moment !== undefined) more.t = moment;
       this.query = this.settings.query(more);
       history.replaceState(null, "", `#/play/${this.query}`);
     }
@@ -268,7 +272,7 @@
 
     async run() {
       const wanted = LANES.map((lane) => this.settings.experiment(lane));
-      byId("play-status").textContent = "Starting…";
+      byId("play-status").textContent = "Training…";
       await this.backend.train(wanted);
     }
 

@@ -260,31 +260,26 @@
     for (const [lane, curve] of Object.entries(curves)) {
       if (!curve || !curve.length) continue;
       const colour = laneColour(lane);
-      for (const [alpha, limit] of [[0.22, Infinity], [1, now]]) {
-        pen.globalAlpha = alpha;
-        pen.strokeStyle = colour;
-        pen.lineWidth = 2;
-        pen.beginPath();
-        let before = null;
-        for (const [time, accuracy] of curve) {
-          if (time > limit) {
-            if (before) {
-              const part = (limit - before[0]) / (time - before[0]);
-              pen.lineTo(x(limit), y(before[1] + part * (accuracy - before[1])));
-            }
-            break;
-          }
-          if (before) pen.lineTo(x(time), y(accuracy));
-          else pen.moveTo(x(time), y(accuracy));
-          before = [time, accuracy];
+      pen.strokeStyle = colour;
+      pen.lineWidth = 2;
+      pen.beginPath();
+      let before = null;
+      for (const [time, accuracy] of curve) {
+        if (time > now) {
+          if (!before) break;
+          const part = (now - before[0]) / (time - before[0]);
+          pen.lineTo(x(now), y(before[1] + part * (accuracy - before[1])));
+          break;
         }
-        pen.stroke();
-        pen.lineWidth = 1;
+        if (before) pen.lineTo(x(time), y(accuracy));
+        else pen.moveTo(x(time), y(accuracy));
+        before = [time, accuracy];
       }
+      pen.stroke();
+      pen.lineWidth = 1;
       const crossing = findCrossing(curve, target);
       if (crossing !== null && crossing <= now) drawFlag(pen, x(crossing), y(target), colour);
     }
-    pen.globalAlpha = 1;
     pen.strokeStyle = muted;
     pen.beginPath();
     pen.moveTo(x(now), top);
