@@ -93,7 +93,7 @@ def test_filter_sort_and_compare_two_runs(browser: Browser, here: Site) -> None:
 def test_sections_open_at_the_top(browser: Browser, here: Site) -> None:
     with BrowserPage(browser, viewport={"width": 1000, "height": 400}) as page:
         page.goto(f"{here.url}/#/play")
-        wait_for_figure(page, "timeline", "#preview")
+        page.locator("#play-table").scroll_into_view_if_needed()
         assert page.evaluate("window.scrollY") > 0
         page.get_by_role("link", name="Runs").click()
         expect(page.locator("#table tbody tr").first).to_be_visible(timeout=TIMEOUT_MS)
@@ -146,40 +146,6 @@ def test_changes_appear_within_a_second(browser: Browser, here: Site, tmp_path: 
             delays.append(time.monotonic() - started)
         (folder / "summary.json").write_text(text)
         assert min(delays) < 1.0
-
-
-def test_playground_run_stop_pin_and_run_again(browser: Browser, here: Site) -> None:
-    with BrowserPage(browser) as page:
-        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        page.goto(f"{here.url}/#/play")
-        wait_for_figure(page, "timeline", "#preview")
-        assert find_low_contrast(page) == [] and find_unnamed_controls(page) == []
-        page.get_by_role("button", name="One slow worker").click()
-        expect(page.locator("#sentences")).to_contain_text("slowest worker", timeout=TIMEOUT_MS)
-        expect(page.locator("#command")).to_contain_text("--delay 'constant(4, workers=[0])'")
-        page.get_by_label("Workers", exact=True).fill("12")
-        expect(page.locator("#command")).to_contain_text("--workers 12", timeout=TIMEOUT_MS)
-        page.get_by_label("Method").select_option("ssgd")
-        expect(page.locator("#sentences")).to_contain_text("No gradient is stale", timeout=TIMEOUT_MS)
-        page.get_by_role("button", name="Copy").click()
-        copied = page.evaluate("() => navigator.clipboard.readText()")
-        assert copied == page.locator("#command").inner_text() and copied.startswith("straggler run")
-        page.get_by_label("Method").select_option("asgd")
-        page.get_by_role("slider", name="Epochs").fill("60")
-        page.get_by_role("button", name="Run", exact=True).click()
-        words = page.locator("#play-status")
-        expect(words).to_contain_text("running", timeout=TIMEOUT_MS)
-        page.get_by_role("button", name="Stop and save").locator("visible=true").click()
-        expect(words).to_contain_text("interrupted", timeout=TIMEOUT_MS)
-        stopped = [folder for folder in here.runs.iterdir() if list(folder.glob("checkpoint-*"))]
-        assert stopped
-        wait_for_figure(page, "staleness", "#play-figures")
-        page.get_by_role("button", name="Pin this run").click()
-        expect(page.get_by_role("button", name="Clear pins")).to_be_enabled()
-        page.get_by_role("slider", name="Epochs").fill("1")
-        page.get_by_role("button", name="Run", exact=True).click()
-        expect(words).to_contain_text("finished", timeout=TIMEOUT_MS)
-        expect(page.locator("#play-table tbody tr")).to_have_count(2, timeout=TIMEOUT_MS)
 
 
 ATTACK = """async (url) => {
@@ -242,17 +208,8 @@ def test_dark_narrow_and_keyboard_only(browser: Browser, here: Site) -> None:
         assert background(page) == dark
         page.keyboard.press("Shift+Tab")
         page.keyboard.press("Enter")  # the playground
-        wait_for_figure(page, "timeline", "#preview")
-        wide = page.evaluate("() => document.documentElement.scrollWidth")
-        assert wide <= narrow["width"]
-        page.get_by_label("Workers", exact=True).focus()
-        page.keyboard.press("ArrowRight")
-        expect(page.locator("#command")).to_contain_text("--workers 9", timeout=TIMEOUT_MS)
-        page.locator("#stories button").nth(2).focus()
-        page.keyboard.press("Space")
-        expect(page.locator("#story")).to_be_visible()
-        assert find_low_contrast(page) == []
-        assert find_unnamed_controls(page) == []
+        expect(page.locator("#toggle")).to_be_visible()
+        assert find_low_contrast(page) == [] and find_unnamed_controls(page) == []
 
 
 def test_report_from_disk_without_network(browser: Browser, here: Site, tmp_path: Path) -> None:

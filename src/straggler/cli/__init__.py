@@ -51,6 +51,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "schema": ("catalogue:schema", "Print the settings of an experiment as JSON schema or Markdown."),
         "report": ("pages:report", "Write one file that shows runs or studies."),
         "serve": ("pages:serve", "Show runs live in the browser, with a playground."),
+        "playground": ("playground:playground", "Write the playground as a page that needs no server."),
     },
 }
 FILE_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)

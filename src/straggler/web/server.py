@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import shlex
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -29,8 +30,10 @@ from straggler.timing import DurationError
 from straggler.web.auth import RequestGuard, create_session, is_loopback
 from straggler.web.connections import configure_server
 from straggler.web.launcher import RunLauncher
-from straggler.web.playground import build_experiment, list_choices, parse_settings, preview_run
+from straggler.web.playground import build_experiment, list_choices, parse_settings, read_curve
+from straggler.web.playground_build import PLAYGROUND_SCRIPTS
 from straggler.web.report import STATIC, dump_json, render_html_report, render_template
+from straggler.web.run_facts import build_command
 from straggler.web.run_index import RunIndex
 from straggler.web.run_routes import RunRoutes
 from straggler.web.targets import parse_target
@@ -130,7 +133,8 @@ class RequestHandlers:
         self.on_ready: Callable[[], None] = lambda: None
 
     def show_page(self, request: Request) -> Response:
-        text = render_template("page.html", token=self.token, choices=dump_json(list_choices()))
+        values = {"choices": dump_json(list_choices()), "playground_scripts": PLAYGROUND_SCRIPTS}
+        text = render_template("page.html", token=self.token, **values)
         return HTMLResponse(text, headers=NO_STORE)
 
     def send_plotly(self, request: Request) -> Response:
@@ -148,12 +152,28 @@ class RequestHandlers:
         return Response(text, media_type="application/json", headers=NO_STORE)
 
     def send_preview(self, request: Request) -> Response:
-        values: dict[str, Any] = dict(request.query_params)
-        if "delay" in values:
-            values["delay"] = request.query_params.getlist("delay")
+        """Check the settings of the playground; answer with the run's id and command."""
+        lists = ("delay", "link", "churn")
+        values: dict[str, Any] = {
+            key: request.query_params.getlist(key) if key in lists else value
+            for key, value in request.query_params.items()
+        }
         settings = parse_settings(values)
-        text = dump_json(preview_run(build_experiment(settings), settings))
-        return Response(text, media_type="application/json", headers=NO_STORE)
+        experiment = build_experiment(settings)
+        self.launcher.prepare()  # the visitor may press Train soon
+        answer = {"id": experiment.id, "command": shlex.join(build_command(settings))}
+        return JSONResponse(answer, headers=NO_STORE)
+
+    def send_curves(self, request: Request) -> Response:
+        """Send the accuracy curves of runs by id; a run that does not exist yet has no curve."""
+        names = request.query_params.getlist("id")[:2]
+        return JSONResponse({name: self._read_curve(name) for name in names}, headers=NO_STORE)
+
+    def _read_curve(self, name: str) -> list[list[float]]:
+        try:
+            return read_curve(self.index.open_run(name)[1].curve)
+        except RecordError:
+            return []
 
     def show_run_report(self, request: Request) -> Response:
         names = request.path_params["names"].split(",")
@@ -212,6 +232,7 @@ class RequestHandlers:
             Route("/api/runs/{name}/stop", self.stop_run, methods=["POST"]),
             Route("/api/figures", self.send_figures),
             Route("/api/preview", self.send_preview),
+            Route("/api/curves", self.send_curves),
             Route("/api/events", self.stream_changes),
             Route("/reports/runs/{names}", self.show_run_report),
             Route("/reports/studies/{name}", self.show_study_report),
