@@ -36,7 +36,7 @@ def find_targets(text: str, source: Path) -> dict[str, Path]:
 def address(path: Path) -> str:
     """Return the place of a file of the repository in the site."""
     if path.is_relative_to(DOCS):
-        return path.relative_to(DOCS).as_posix()
+        return path.relative_to(DOCS).as_posix().replace(".ipynb", ".md")
     name = path.relative_to(ROOT).as_posix().lstrip(".")  # MkDocs leaves out hidden files
     if name == "README.md":
         return "index.md"
@@ -143,3 +143,10 @@ def on_env(env: Any, config: MkDocsConfig, files: Files) -> None:
         lines.append("")
     Path(config.site_dir).mkdir(parents=True, exist_ok=True)
     (Path(config.site_dir) / "llms.txt").write_text("\n".join(lines))
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the search index as a script too: pages that are opened from the disk cannot fetch JSON."""
+    folder = Path(config.site_dir) / "search"
+    index = (folder / "search_index.json").read_text()
+    (folder / "search_index.js").write_text(f"var __index = {index}")
