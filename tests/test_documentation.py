@@ -182,7 +182,7 @@ def test_files_in_the_documents_are_experiments_or_sweeps(
 
 @pytest.mark.slow
 def test_generated_parts_are_current() -> None:
-    """`make docs` writes the map in DESIGN.md and docs/settings.md."""
+    """`make docs` writes the map in DESIGN.md, docs/settings.md and docs/commands.md."""
     command = [sys.executable, ROOT / ".ci" / "generate_docs.py", "--check"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
