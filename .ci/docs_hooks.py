@@ -120,11 +120,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def first_sentence(markdown: str) -> str:
-    """Return the first sentence of the first paragraph of a page, without links."""
+    """Return the first sentence of the first paragraph of a page (two, if it is short), without links."""
     for paragraph in re.split(r"\n\s*\n", markdown):
-        if re.match(r"[A-Za-z*`\[“]", paragraph.strip()):
-            text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split())).replace("**", "")
-            return re.split(r"(?<=[.?!]) (?=[A-Z])", text)[0].rstrip(":")
+        if re.match(r"(?!```)[A-Za-z*`\[“]", paragraph.strip()):
+            text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
+            sentences = re.split(r"(?<=[.?!]) (?=[A-Z`])", re.sub(r"\*+", "", text))
+            return " ".join(sentences[: 1 if len(sentences[0]) > 40 else 2]).rstrip(":")
     return ""
 
 

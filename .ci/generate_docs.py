@@ -1,4 +1,4 @@
-"""Write the generated parts of the documentation: the map in DESIGN.md, docs/settings.md and docs/commands.md.
+"""Write the generated parts of the documents: the map in DESIGN.md, docs/settings.md and docs/commands.md.
 
 `make docs` runs it. With --check it only reports what is out of date, and exits with code 1.
 """
@@ -58,8 +58,8 @@ def settings_page() -> str:
 
 COMMANDS_INTRODUCTION = """# Commands
 
-All commands and their options. `straggler COMMAND --help` prints the same in the terminal. `make docs` writes this page
-from the commands themselves. The settings of an experiment, which `run` accepts as options, are on a
+All commands and their options, as `--help` prints them in the terminal. `make docs` writes this page from the
+commands themselves. The settings of an experiment, which `run` accepts as options, are on a
 [page of their own](settings.md).
 """
 
