@@ -138,6 +138,19 @@ def test_commands_parse(page: str, line: str, custom_files: Path) -> None:
     check(line)
 
 
+SETTINGS = {
+    (page, key, value)
+    for page in ("docs/faq.md", "docs/index.md", "docs/limitations.md", "docs/names.md", "docs/tutorial.md")
+    for key, value in re.findall(r'`(\w+)="([^"`…]+)"`', PAGES[page])
+    if key in Experiment.model_fields and "=H" not in value  # a letter stands for a number
+}
+
+
+@pytest.mark.parametrize(("page", "key", "value"), sorted(SETTINGS))
+def test_settings_in_the_text_are_valid(page: str, key: str, value: str) -> None:
+    assert Experiment(**{"workers": 8, key: value})
+
+
 def test_commands_are_found_and_can_be_wrong() -> None:
     text = "```\nstraggler run --lr 1 \\\n  --workers 2  # why\n```\nSee `straggler cite asgd`.\n"
     assert [line.split() for line in commands(text)] == [

@@ -13,7 +13,7 @@ from web_testing import BrowserPage, launch_browser
 import straggler
 from documents import PAGES, ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
 
 
