@@ -325,6 +325,14 @@ def test_links_are_found() -> None:
 # The README.
 
 
+def test_the_picture_shows_the_numbers_that_its_text_names() -> None:
+    title = re.search(r"<title[^>]*>([^<]+)</title>", (ROOT / "docs" / "race.svg").read_text())
+    assert title is not None
+    for page in ("README.md", "docs/index.md"):
+        (text,) = re.findall(r"!\[(A race: [^\]]+)\]", PAGES[page])
+        assert re.findall(r"\d+\.\d", text) == re.findall(r"\d+\.\d", title[1])
+
+
 def test_the_readme_is_short_and_its_findings_are_on_the_pages_that_it_names() -> None:
     readme = PAGES["README.md"]
     assert len(readme.splitlines()) <= 130
