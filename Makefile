@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install run test test-fast lint chaos wheel browser network bench baseline methods findings docs clean
+.PHONY: help install run test test-fast lint chaos wheel browser network bench baseline methods findings docs notebook clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -56,9 +56,14 @@ methods: install  ## measure error against the number of workers, into docs/meth
 findings: install  ## redraw the studies' tables, figures and verdicts from their committed summaries
 	for study in epfl asu gap-aware; do $(BIN)/straggler study $$study --draw --into docs/findings.md || exit 1; done
 
-docs: install  ## write the generated parts of the documents: the map in DESIGN.md, docs/settings.md, listing.json
+docs: install  ## write the generated parts of the documents, and build the site into site/ (no network needed)
 	$(BIN)/python -m straggler.config.listing
 	$(BIN)/python .ci/generate_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html"
+
+notebook: install  ## execute docs/notebook.ipynb again and keep its outputs (a minute)
+	$(BIN)/python .ci/run_notebook.py
 
 clean:  ## remove the environment and caches, keep the records in runs/
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Write the generated parts of the documentation: the map in DESIGN.md and docs/settings.md.
+"""Write the generated parts of the documents: the map in DESIGN.md, docs/settings.md and docs/commands.md.
 
 `make docs` runs it. With --check it only reports what is out of date, and exits with code 1.
 """
@@ -8,6 +8,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import typer
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "straggler"
@@ -53,12 +56,54 @@ def settings_page() -> str:
     return f"{SETTINGS_INTRODUCTION}\n{tables.strip()}\n"
 
 
+COMMANDS_INTRODUCTION = """# Commands
+
+All commands and their options, as `--help` prints them in the terminal. `make docs` writes this page from the
+commands themselves. The settings of an experiment, which `run` accepts as options, are on a
+[page of their own](settings.md).
+"""
+
+
+def commands_page() -> str:
+    """Return docs/commands.md: every command with its arguments and options."""
+    from straggler.cli import COMMANDS, build_app
+    from straggler.experiment import Experiment
+
+    group: Any = typer.main.get_command(build_app(load_all=True))
+    parts = [COMMANDS_INTRODUCTION]
+    for panel, names in COMMANDS.items():
+        parts.append(f"## {panel}\n")
+        for name in names:
+            command = group.commands[name]
+            settings = Experiment.model_fields if name == "run" else {}
+            shown = [p for p in command.params if p.name not in settings and not getattr(p, "hidden", False)]
+            parts.append(f"### `straggler {name}`\n\n{plain(command.help)}\n")
+            parts.append("| argument or option | meaning |\n|---|---|")
+            parts += [f"| `{', '.join(spelling(p))}` | {plain(p.help)} |" for p in shown]
+            parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def spelling(parameter: Any) -> list[str]:
+    """Return how a parameter is written: `RUN` for an argument, `--out` for an option."""
+    if parameter.param_type_name == "argument":
+        return [parameter.name.upper().rstrip("_")]
+    return [word for word in (*parameter.opts, *parameter.secondary_opts) if word.startswith("-")]
+
+
+def plain(text: str | None) -> str:
+    """Return a help text as one line of Markdown."""
+    text = re.sub(r"\[/?(?:bold|dim|italic)\]", "", text or "")
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
 def main() -> int:
     """Write or check every generated part; return the exit code."""
     design = ROOT / "DESIGN.md"
     wanted = {
         design: replace_block(design.read_text(), "map", module_map()),
         ROOT / "docs" / "settings.md": settings_page(),
+        ROOT / "docs" / "commands.md": commands_page(),
     }
     outdated = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     for path in outdated:
