@@ -21,7 +21,8 @@ from straggler.engines.pool.fork_server import fork_child
 from straggler.experiment import Experiment
 from straggler.running.observer import RunProgress
 from straggler.sweeps.grid import PlannedRun
-from straggler.sweeps.results import SummaryRow, summarise_run, summarise_throughput
+from straggler.sweeps.measurements import SummaryRow
+from straggler.sweeps.results import summarise_run, summarise_throughput
 from straggler.timing.clusters import Repetition
 
 STOP_SECONDS = 20.0  # that a process has to save its run when the sweep is interrupted
