@@ -36,7 +36,7 @@ CONTRASTS = Contrasts(
 
 
 def evaluate(text: str, rows: pl.DataFrame = ROWS) -> dict[int, float]:
-    return {seed: number.value for seed, number in CONTRASTS.evaluate(text, rows).items()}
+    return {seed: number.value for seed, number in CONTRASTS.evaluate(text, rows).numbers.items()}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ LOST = make_rows({0: WHOLE | {("b", 5): 10.0}})
     ],
 )
 def test_numbers_tell_whether_runs_did_not_converge(text: str, expected: Number) -> None:
-    assert CONTRASTS.evaluate(text, LOST)[0] == expected
+    assert CONTRASTS.evaluate(text, LOST).numbers[0] == expected
 
 
 def test_unknown_values_stay_unknown() -> None:

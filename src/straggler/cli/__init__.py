@@ -32,6 +32,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Study": {
         "study": ("study:study", "Run a paper's experiments and judge its claims."),
+        "verify": ("verify:verify", "Run random rows of a study again and compare them."),
         "sweep": ("sweep:sweep", "Run a grid of experiments, several seeds each."),
     },
     "Analyse": {

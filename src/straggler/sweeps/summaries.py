@@ -21,6 +21,7 @@ class SummaryStore:
     def __init__(self, folder: Path, labels: Iterable[str] = (), key: Iterable[str] = ("id",)) -> None:
         """`key`: the columns that identify a row, ("id",) for a sweep, the labels and seed for a study."""
         self.folder, self.labels, self.key = folder, tuple(labels), list(key)
+        self.facts: dict[str, Any] = {}  # columns of every new row
         self._new: list[dict[str, Any]] = []
         self._series: dict[str, list[dict[str, Any]]] = {name: [] for name in SERIES}
 
@@ -42,7 +43,7 @@ class SummaryStore:
 
     def add(self, run: PlannedRun, row: SummaryRow) -> None:
         """Add a row for every cell of the run."""
-        values = {key: value for key, value in row.items() if key not in SERIES}
+        values = {key: value for key, value in row.items() if key not in SERIES} | self.facts
         for cell in run.cells:
             first = {**cell.labels, "seed": run.seed, "value": row.get(cell.metric), "id": run.id}
             # A budget that the sweep varies has the same name as the part that was used.
