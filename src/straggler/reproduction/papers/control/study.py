@@ -15,7 +15,7 @@ from straggler.reproduction.study import Labels, Scale, Study
 from straggler.sweeps.grid import Cell
 
 FOLDER = Path(__file__).parent
-WORKERS, BATCH, SAMPLES, BOUND = 32, 16, 6400, 4
+WORKERS, BATCH, SAMPLES, BOUND = 32, 16, 4800, 4
 PROTOCOL = "two slow classes"
 FIXED: Settings = {
     "dataset": "fashion-mnist",
