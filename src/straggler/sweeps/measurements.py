@@ -203,7 +203,10 @@ def measure_server_memory(experiment: Experiment, record: Record, data: Path | N
 def collect_tensors(value: Any, seen: dict[int, int]) -> None:
     """Add the number of elements of every tensor within a component's state, by the address of its memory."""
     if isinstance(value, Tensor):
-        seen[value.untyped_storage().data_ptr()] = value.numel()
+        if value.dim() > 0 and not isinstance(value, torch.nn.Parameter):  # the parameter is the model
+            seen[value.untyped_storage().data_ptr()] = value.numel()
+    elif isinstance(value, torch.optim.Optimizer):
+        collect_tensors(dict(value.state), seen)
     elif isinstance(value, BaseModel):
         collect_tensors({**value.__dict__, **(value.__pydantic_private__ or {})}, seen)
     elif isinstance(value, Mapping):
