@@ -73,9 +73,10 @@ def describe_effects(effects: Sequence[Effect]) -> Panel:
         look = {"colour": colour, "marker": marker, "size": 6.5, "fill": fill, "x_error": (below, above)}
         if mine:
             marks.append(Scatter([one.mean for _, one in mine], [row for row, _ in mine], verdict, **look))  # type: ignore[arg-type]
-    said = [(one.source, row + 0.28) for row, one in enumerate(effects) if one.source is not None]
+    said = [(row + 0.28, one.source) for row, one in enumerate(effects) if one.source is not None]
     if said:
-        marks.append(Scatter(*zip(*said, strict=True), label="source", colour=SOURCE, marker="x", size=4))
+        rows_said, sources = zip(*said, strict=True)
+        marks.append(Scatter(sources, rows_said, "source", SOURCE, "x", 4))
     names = [one.name for one in effects]
     y = Axis(low=-0.6, high=len(effects) - 0.4, ticks=list(rows), tick_labels=names, reverse=True, grid=False)
     unit = effects[0].unit

@@ -25,7 +25,8 @@ from straggler.cli.sweep import (
 )
 from straggler.config.registry import InputError
 from straggler.reproduction.account import build_claim_rows, count_verdicts, list_undecided
-from straggler.reproduction.page import draw_study, format_account, format_outdated, holds_results
+from straggler.reproduction.page import draw_study, format_account, holds_results
+from straggler.reproduction.provenance import format_outdated
 from straggler.reproduction.study import Scale, Study, list_builtin_studies, load_study
 from straggler.running.progress import ProgressBar
 from straggler.sweeps.grid import Cell

@@ -66,9 +66,11 @@ def make_effects(judgements: Iterable[Judgement]) -> list[Effect]:
     for one in judgements:
         if (measured := one.measured) is not None:
             interval, claim = measured.interval, one.claim
-            ends = [end if math.isfinite(end) else interval.mean for end in (interval.low, interval.high)]
-            bounds = (claim.least, claim.most, one.said)
-            effects.append(Effect(claim.name, claim.unit, one.verdict, interval.mean, *ends, *bounds))
+            low, high = (
+                end if math.isfinite(end) else interval.mean for end in (interval.low, interval.high)
+            )
+            place = claim.name, claim.unit, one.verdict, interval.mean, low, high
+            effects.append(Effect(*place, claim.least, claim.most, one.said))
     return effects
 
 
@@ -91,7 +93,7 @@ def list_causes(one: Judgement) -> list[str]:
             f"- runs that did not converge: {one.measured.lost} of {one.measured.runs}, {share} %; counted "
             f"with the accuracy they have, the number is {one.included.interval}{one.claim.unit_suffix}"
         )
-    equivalence = one.tests and one.tests.equivalence
+    equivalence = None if one.tests is None else one.tests.equivalence
     if equivalence is not None and one.claim.margin is not None:
         unit = one.claim.unit_suffix or " points"
         text = f"an effect within ± {one.claim.margin:g}{unit} counts as none: {format_p(equivalence)}"

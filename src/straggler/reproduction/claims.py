@@ -132,9 +132,10 @@ def read_claims(path: Path, words: Mapping[str, str]) -> ClaimFile:
         (claims, {"defaults": protocol.defaults, "names": protocol.names}),
         *((each, protocol.claim.get(key, {})) for key, each in zip(keys, listed, strict=True)),
     ):
-        if twice := [name for name in part if more.get(name)]:
+        known = {name: value for name, value in more.items() if value != {}}
+        if twice := [name for name in part if name in known]:
             raise InputError(f"{path}: {twice[0]!r} is also in protocol.toml. Keep it there only.")
-        part |= more
+        part |= known
     return parse_model(path, ClaimFile, claims | {"protocol": protocol})
 
 

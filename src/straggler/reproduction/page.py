@@ -46,9 +46,9 @@ NOTATION = (
     "Such runs are left out of means and counted beside them, unless the number says *NC included*."
 )
 PREDICTED = (
-    "Our mean against the source's number, cell by cell. Inside: the source's number lies in the 95 % interval "
-    "in which {runs} like ours should lie. There is an interval where three of our seeds converged; with so few it "
-    "is wide. A number of at most 12 % in the source is a run that did not converge."
+    "Our mean against the source's number, cell by cell. Inside: the source's number lies in the 95 % "
+    "interval in which {runs} like ours should lie. There is one where three of our seeds converged; with so "
+    "few it is wide. A number of at most 12 % in the source is a run that did not converge."
 )
 FOREST = (
     "Every claim: our effect with its 95 % interval, the values for which it counts as replicated (shaded), "

@@ -43,7 +43,7 @@ def describe_rows(summaries: pl.DataFrame) -> str:
         known = summaries[column] if column in summaries.columns else pl.Series([None] * len(summaries))
         if column == "weights_sha256":
             known = known.is_null().replace_strict({True: None, False: "recorded"}, return_dtype=pl.String)
-        counts = known.value_counts(sort=True).rows()
+        counts = sorted(known.value_counts().rows(), key=lambda row: (-row[1], str(row[0])))
         texts = [f"{'not recorded' if value is None else value} ({count:,} rows)" for value, count in counts]
         items.append(f"{name}: {', '.join(texts)}")
     return "; ".join(items) + "."
