@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pytest
 
 from straggler.analysis.sweep_tables import SweepTable
 from straggler.experiment import Experiment
@@ -85,19 +84,6 @@ def test_the_time_to_a_target_counts_the_runs_that_reached_it() -> None:
     columns, (cells,) = table.rows()
     assert (columns[-1], cells[-1]) == ("time to 80 % (s)", "5.0 (2 of 3)")
     assert table.table.select("time_to_target", "reached").row(0) == (5.0, 2)
-
-
-@pytest.mark.parametrize(("method", "divisor"), [("sa", 3.0), ("asgd", 1.0), ("ga", None)])
-def test_the_divisor_of_a_correction(method: str, divisor: float | None, tmp_path: Path) -> None:
-    """With four equally fast workers every gradient of the second half is three updates old."""
-    settings: dict[str, Any] = TINY | {"workers": 4, "compute": "constant(1)", "epochs": 1}
-    experiment = Experiment(**settings, method=method)
-    record = experiment.run(tmp_path, jobs=1)
-    found = summarise_run(experiment, record, ("divided-by",), None)["divided_by"]
-    assert found == pytest.approx(divisor) if divisor else 1 < found < 100
-    (record.path / "divided_by.json").write_text('{"divided_by": 7.0}')
-    again = summarise_run(experiment, record, ("divided-by",), None)
-    assert again["divided_by"] == 7, "it is measured once"
 
 
 def test_rows_may_lack_labels_of_other_cells(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Cell:
 
     labels: Mapping[str, Label]
     settings: Mapping[str, Any]
-    measurements: tuple[str, ...] = ()  # in addition to the summary: names in sweeps.results.MEASUREMENTS
+    measurements: tuple[str, ...] = ()  # besides the summary: names in sweeps.measurements.MEASUREMENTS
     seeds: int | None = None  # overrides the sweep's number of seeds
     metric: str = "test_accuracy"  # the column of the summary that tables show
     tuning: Tuning | None = None  # finds values of more settings before the cell is run

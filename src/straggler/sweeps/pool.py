@@ -23,7 +23,8 @@ from straggler.running.callbacks import Callback
 from straggler.running.observer import RunProgress
 from straggler.running.watchdog import list_silences
 from straggler.sweeps.grid import PlannedRun
-from straggler.sweeps.results import SummaryRow, summarise_run, summarise_throughput
+from straggler.sweeps.measurements import SummaryRow
+from straggler.sweeps.results import summarise_run, summarise_throughput
 from straggler.timing.clusters import Repetition
 
 STOP_SECONDS = 20.0  # that a process has to save its run when the sweep is interrupted

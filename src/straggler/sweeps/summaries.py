@@ -10,7 +10,7 @@ import polars as pl
 from straggler.record import read_table
 from straggler.running.atomic_files import write_parquet_atomically
 from straggler.sweeps.grid import PlannedRun
-from straggler.sweeps.results import SummaryRow
+from straggler.sweeps.measurements import SummaryRow
 
 SERIES = ("curve", "course")  # tables within a row: each has a file, with a column for the experiment's id
 

@@ -1,4 +1,4 @@
-"""Figures of the Gap-Aware study: 1 to 7 and 9 to 13 at our scale. Figure 8 (ImageNet) is not run."""
+"""Tables and figures of the Gap-Aware study. Figure 8 (ImageNet) is not run."""
 
 import math
 from collections.abc import Iterator
@@ -12,11 +12,14 @@ from straggler.analysis.figures.description import Axis, FigureSpec, Heatmap, HL
 from straggler.analysis.figures.matplotlib_renderer import write_figure
 from straggler.analysis.figures.throughput import build_speedup_figure
 from straggler.analysis.study_figures import average_cells, join_curves, make_line
+from straggler.analysis.tables import format_markdown_table
 from straggler.sweeps.summaries import read_series
 
-ORDER = ("dana", "dana-ga", "dc-asgd", "ga", "nag-asgd", "sa", "ssgd", "dana-sa")  # each has one colour
+ORDER = ("dana", "dana-ga", "dc-asgd", "ga", "nag-asgd", "sa", "ssgd", "dana-sa", "multi-asgd")  # colours
 RANGE = "mean and range over seeds"
-FACTS = {"staleness": "staleness (updates)", "gap": "gap (RMSE)"}
+FACTS = {"staleness": "staleness (updates)", "gap": "gap (RMSE)", "penalty": "penalty"}
+HALVES = {"penalty": "all", "penalty_first_half": "before the first decay", "penalty_second_half": "after it"}
+MIDDLE = 16  # workers of the figures over training
 Drawn = tuple[FigureSpec, str]  # with its caption
 
 
@@ -41,7 +44,7 @@ def find_methods(runs: pl.DataFrame) -> list[tuple[int, str]]:
 
 def describe_errors(runs: pl.DataFrame) -> Iterator[Drawn]:
     """Yield test and training error against the number of workers, runs that did not converge included."""
-    equal, unequal = runs.filter(pl.col("table").is_in(["2", "2-cifar"])), runs.filter(table="13")
+    equal, unequal = runs.filter(table="2"), runs.filter(table="13")
     alone = equal.filter(pl.col("protocol").is_in(unequal["protocol"].unique().to_list()), method="sgd")
     for name, title, mine, figures in (
         ("errors", "Homogeneous machines", equal, "Figures 1, 2, 5 and 6"),
@@ -75,37 +78,61 @@ def describe_error(runs: pl.DataFrame, kind: str) -> Panel:
 
 
 def describe_training(runs: pl.DataFrame, curves: pl.DataFrame) -> Iterator[Drawn]:
-    """Yield figures 4 and 7: staleness, gap and error over training."""
-    runs = runs.filter(pl.col("table").is_in(["2", "2-cifar"]))
+    """Yield figures 4 and 7: staleness, gap, penalty and error over training."""
     if curves.is_empty() or runs.is_empty():
         return
     curves = curves.with_columns(test_error=100 - pl.col("test_accuracy"))
-    learnt = runs.filter((pl.col("method") != "ssgd") & pl.col("converged"))  # a collapsed network has no gap
-    sixteen, stale = runs.filter(workers=16), learnt.filter(workers=16)
-    if len(sixteen):
-        title = f"16 workers; {RANGE}"
-        yield (
-            describe_curves("training", join_curves(sixteen, curves), "test_error", title),
-            "Figure 7: test error over training.",
-        )
-    if len(stale):
-        title = f"16 workers, runs that converged; {RANGE}"
+    middle = runs.filter(table="2", workers=MIDDLE)
+    learnt = middle.filter(
+        (pl.col("method") != "ssgd") & pl.col("converged")
+    )  # a collapsed network has no gap
+    if len(middle):
+        title = f"{MIDDLE} workers; {RANGE}"
+        figure = describe_curves("training", join_curves(middle, curves), "test_error", title)
+        yield figure, "Figure 7: test error over training."
+    if len(learnt):
+        title = f"{MIDDLE} workers, runs that converged; {RANGE}"
         caption = "How far the model moves while a gradient is computed, all methods."
-        yield describe_curves("gap", join_curves(stale, curves), "gap", title), caption
-    small = learnt.filter(table="2")
-    slow = small.filter(protocol=small["protocol"].min())  # the smaller learning rate, as in the claims
-    if len(slow.filter(pl.col("method").is_in(["ga", "dana-ga"]))):
-        seen, panels = join_curves(slow, curves), []
-        for method in ("ga", "dana-ga"):
-            mine = seen.filter(method=method)
-            for fact, label in FACTS.items():
-                sizes = enumerate(sorted(set(mine["workers"])))
-                lines = [make_line(mine.filter(workers=n), "epochs", fact, f"N = {n}", at) for at, n in sizes]
-                y = Axis(label, low=0, high=1.05 * max(seen[fact].drop_nulls()))  # the same for both methods
-                panels.append(Panel(lines, Axis("epochs"), y, title=method))
-        title = f"{slow['protocol'][0]}, runs that converged; {RANGE}"
-        spec = FigureSpec("delay_gap", title, panels, columns=2, size=(8.4, 5.8), legend="right")
-        yield spec, "Figure 4: staleness (the paper's delay) and gap over training, by number of workers."
+        yield describe_curves("gap", join_curves(learnt, curves), "gap", title), caption
+    measured = runs.filter(pl.col("method").is_in(["ga", "dana-ga"]) & pl.col("converged"), table="4")
+    if "penalty" in curves.columns and len(measured):
+        yield describe_delay_and_gap(measured, curves)
+
+
+def describe_delay_and_gap(runs: pl.DataFrame, curves: pl.DataFrame) -> Drawn:
+    """Return figure 4, with the penalty: a row per method, a line per number of workers."""
+    seen, panels = join_curves(runs, curves), list[Panel]()
+    sizes = sorted(set(seen["workers"]))
+    for method in (method for method in ("ga", "dana-ga") if method in set(seen["method"])):
+        mine = seen.filter(method=method)
+        for fact, label in FACTS.items():
+            lines = [
+                make_line(mine.filter(workers=n), "epochs", fact, f"N = {n}", place)
+                for place, n in enumerate(sizes)
+            ]
+            highest = max(seen[fact].drop_nulls().drop_nans(), default=1.0)  # the same for both methods
+            panels.append(Panel(lines, Axis("epochs"), Axis(label, low=0, high=1.05 * highest), title=method))
+    title = f"{runs['protocol'][0]}, runs that converged; {RANGE}"
+    size = (11.5, 0.4 + 2.8 * len(panels) / len(FACTS))
+    spec = FigureSpec("delay_gap", title, panels, columns=len(FACTS), size=size, legend="right")
+    return (
+        spec,
+        "Figure 4: staleness (the paper's delay), gap and penalty over training, by number of workers.",
+    )
+
+
+def make_more_tables(runs: pl.DataFrame) -> list[tuple[str, str]]:
+    """Return the penalties before and after the first decay, as a caption and Markdown."""
+    mine = runs.filter(table="4")
+    if mine.is_empty() or not set(HALVES) <= set(mine.columns):
+        return []
+    rows = []
+    for (method, workers), some in mine.group_by("method", "workers", maintain_order=True):
+        means = [some[half].drop_nulls().mean() for half in HALVES]
+        known = [f"{mean:.2f}" if isinstance(mean, float) else "–" for mean in means]
+        rows.append([str(method), str(workers), str(len(some)), *known])
+    heads = ["", "workers", "seeds", *HALVES.values()]
+    return [("Penalty: mean over all of training, and over its halves", format_markdown_table(heads, rows))]
 
 
 def describe_curves(name: str, seen: pl.DataFrame, fact: str, title: str) -> FigureSpec:

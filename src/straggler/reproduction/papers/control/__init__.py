@@ -1,0 +1,1 @@
+"""Control of staleness when jobs are slow because of their data."""

@@ -1,0 +1,1 @@
+"""Do we need asynchronous SGD? K-sync against asynchronous methods."""

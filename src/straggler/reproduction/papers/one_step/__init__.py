@@ -1,0 +1,1 @@
+"""One step of delay: AdamW and Muon."""

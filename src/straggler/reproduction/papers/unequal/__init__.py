@@ -1,0 +1,1 @@
+"""Unequal data: which method learns the classes of slow workers?"""
