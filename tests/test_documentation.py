@@ -137,7 +137,7 @@ def check(line: str) -> Experiment | None:
     command = group.commands[name]
     if "--help" in arguments:
         return None
-    required = any(p.param_type_name == "argument" and p.required for p in command.params)
+    required = any(p.required for p in command.params)
     if required and not arguments:  # the text mentions the command without calling it
         return None
     parsed = command.make_context(name, arguments).params
@@ -215,7 +215,7 @@ def test_the_readme_prints_the_digits_that_it_shows(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["docs/custom.md", "docs/hooks.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["docs/custom.md", "docs/hooks.md", "docs/python.md", "docs/tuning.md"])
 def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = [code for source, code in blocks(PAGES[page], "python") if not source]
     monkeypatch.chdir(tmp_path)
