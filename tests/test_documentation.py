@@ -118,7 +118,7 @@ def check(line: str) -> Experiment | None:
     command = group.commands[name]
     if "--help" in arguments:
         return None
-    required = any(p.param_type_name == "argument" and p.required for p in command.params)
+    required = any(p.required for p in command.params)
     if required and not arguments:  # the text mentions the command without calling it
         return None
     parsed = command.make_context(name, arguments).params

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ def test_the_run_of_a_node_that_dies_is_repeated(two_nodes: Cluster, tmp_path: P
         assert len({record.summary["weights_sha256"] for record in records}) == 1
         assert records[0].arrivals.equals(records[1].arrivals)
         assert records[1].summary["record"] == str(records[1].path)
+    pool.close()
     assert not ray.is_initialized()
 
 
@@ -126,14 +128,16 @@ def test_a_run_that_kills_its_process_fails_after_three_tries(
 
     deadly.__module__ = "__main__"  # so that Ray pickles it by value
     monkeypatch.setattr(ray_pool, "run_on_node", deadly)
-    events = list(RayPool(None, 2, tmp_path).run([good, bad]))
+    with closing(RayPool(None, 2, tmp_path)) as pool:
+        events = list(pool.run([good, bad]))
     assert [event.kind for event in events if event.run is bad] == ["repeated", "repeated", "failed"]
     (reason,) = [event.content for event in events if event.kind == "failed"]
     assert reason == f"its process or node died 3 times: {DEATH}"
     assert [event.run for event in events if event.kind == "done"] == [good]
     assert [folder.name for folder in tmp_path.iterdir()] == [good.id]
     before = (tmp_path / good.id / "summary.json").stat().st_mtime_ns
-    again = [event.kind for event in RayPool(None, 2, tmp_path).run([good])]
+    with closing(RayPool(None, 2, tmp_path)) as pool:
+        again = [event.kind for event in pool.run([good])]
     assert again[-1] == "done"
     assert (tmp_path / good.id / "summary.json").stat().st_mtime_ns == before
 
@@ -276,7 +280,8 @@ def test_custom_code_is_sent_to_nodes_that_lack_its_file(two_nodes: Cluster, tmp
     names = {"policy": f"{tmp_path}/custom.py:Eager(boost=2)", "model": f"{tmp_path}/custom.py:make(width=8)"}
     (run,) = plan_some(**names)
     (tmp_path / "custom.py").unlink()
-    *_, event = RayPool(two_nodes.address, 1, tmp_path / "runs").run([run])
+    with closing(RayPool(two_nodes.address, 1, tmp_path / "runs")) as pool:
+        *_, event = pool.run([run])
     assert event.kind == "done", event.content
     record = Record(tmp_path / "runs" / run.id)
     assert record.summary["id"] == run.id and names["model"] in record.text

@@ -55,7 +55,9 @@ def build_search_figure(
     size = (2.6 + 2.2 * columns, 0.8 + 2.3 * rows)
     title = f"{objective} against {', '.join(keys)}"
     how = {"columns": columns, "size": size, "legend": "below", "share_y": True}
-    note = "Ringed: the chosen trial. Crosses: trials that were stopped early, at their last value."
+    note = "Ringed: the chosen trial."
+    if (trials["state"] == "stopped early").any():
+        note += " Crosses: trials that were stopped early, at their last value."
     return FigureSpec("search", title, panels, caption=f"{CAPTION} {note}", **how)  # type: ignore[arg-type]
 
 
