@@ -178,7 +178,7 @@ def decide_verdict(claim: Claim, measured: Measurement | None, tests: Tests | No
     if claim.constructed:
         return "by construction", ""
     if 0 < measured.seeds < FEWEST_SEEDS:
-        return "inconclusive", f"{format_seeds(measured.seeds)}; a verdict needs {FEWEST_SEEDS}"
+        return "inconclusive", f"{format_seeds(measured.seeds)}; at least {FEWEST_SEEDS} are needed"
     if tests is None:
         return ("replicated" if claim.band.contains(measured.interval.mean) else "not replicated"), ""
     if tests.corrected <= LEVEL:
