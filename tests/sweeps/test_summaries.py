@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import torch
 
 from straggler.analysis.sweep_tables import SweepTable
 from straggler.experiment import Experiment
@@ -60,6 +61,8 @@ def test_a_sweep_over_a_budget_shows_the_part_that_was_used(tmp_path: Path) -> N
     (run,) = plan_runs([Cell({"seconds": 50.0}, settings)], [0])
     assert isinstance(run.experiment, Experiment)
     row = summarise_run(run.experiment, run.experiment.run(tmp_path / "runs", jobs=1), (), None)
+    assert len(row["weights_sha256"]) == 64 and row["torch_version"] == torch.__version__
+    assert all(row[name] for name in ("straggler_version", "python_version", "processor", "started"))
     store = SummaryStore(tmp_path, ["seconds"])
     store.add(run, row)
     store.write()

@@ -87,9 +87,9 @@ def explain_claim(one: Judgement) -> str:
 def list_causes(one: Judgement) -> list[str]:
     """Return the runs that did not converge and the evidence, as items of a list."""
     items = []
-    if one.included is not None and one.measured is not None and (share := one.measured.lost_share):
+    if one.included is not None and (share := one.included.lost_share):
         items.append(
-            f"- runs that did not converge: {one.measured.lost} of {one.measured.runs}, {share} %; counted "
+            f"- runs that did not converge: {one.included.lost} of {one.included.runs}, {share} %; counted "
             f"with the accuracy they have, the number is {one.included.interval}{one.claim.unit_suffix}"
         )
     equivalence = None if one.tests is None else one.tests.equivalence

@@ -100,9 +100,9 @@ class Contrasts:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # labels of selections that leave them out
     functions: Mapping[str, Callable[..., float]] = field(default_factory=dict)  # of numbers
 
-    def evaluate(self, text: str, summaries: pl.DataFrame, apart: bool = False) -> "Evaluation":
+    def evaluate(self, text: str, summaries: pl.DataFrame, apart: bool = False) -> "EvaluatedContrast":
         """Evaluate a contrast for each seed that has all it needs."""
-        evaluation = Evaluation(self, summaries, apart)
+        evaluation = EvaluatedContrast(self, summaries, apart)
         try:
             evaluation.run(text)
         except (SyntaxError, ValueError, TypeError) as error:
@@ -111,7 +111,7 @@ class Contrasts:
 
 
 @dataclass
-class Evaluation:
+class EvaluatedContrast:
     """A contrast on some summaries: its numbers by seed, and the runs that it rests on."""
 
     contrasts: Contrasts
@@ -158,7 +158,7 @@ class Evaluation:
     def _call(self, name: str, arguments: list[ast.expr]) -> Quantity:
         functions = self.contrasts.functions
         if name == "source":
-            found = Evaluation(self.contrasts, self.contrasts.source, self.apart)._visit(arguments[0])
+            found = EvaluatedContrast(self.contrasts, self.contrasts.source, self.apart)._visit(arguments[0])
             return Quantity(found.labels, dict(zip([COMPUTED], found.numbers.values(), strict=False)))
         if name in functions:
             return make_constant(functions[name](*map(ast.literal_eval, arguments)))

@@ -165,20 +165,27 @@ def judge_claim(
     ]
     known = tuple((text, number) for text, number in causes if number is not None)
     included = None
-    if apart and measured is not None and measured.lost and not claim.exact:
+    if apart and not claim.exact and (measured is None or measured.lost):
         included = measure_contrast(claim.contrast, contrasts, summaries, claim.possible, apart=False)
-    verdict, reason = decide_verdict(claim, measured, tests)
+    verdict, reason = decide_verdict(claim, measured, included, tests)
     return Judgement(claim, verdict, reason, measured, said, known, included, tests)
 
 
-def decide_verdict(claim: Claim, measured: Measurement | None, tests: Tests | None) -> tuple[Verdict, str]:
+def decide_verdict(
+    claim: Claim, measured: Measurement | None, included: Measurement | None, tests: Tests | None
+) -> tuple[Verdict, str]:
     """Return the verdict, and why it is inconclusive."""
+    if measured is None and included is not None:
+        return (
+            "inconclusive",
+            f"no seed without lost runs: {included.lost} of {included.runs} did not converge",
+        )
     if measured is None:
         return "not measured", ""
     if claim.constructed:
         return "by construction", ""
     if 0 < measured.seeds < FEWEST_SEEDS:
-        return "inconclusive", f"{format_seeds(measured.seeds)}; a verdict needs {FEWEST_SEEDS}"
+        return "inconclusive", f"{format_seeds(measured.seeds)}; at least {FEWEST_SEEDS} are needed"
     if tests is None:
         return ("replicated" if claim.band.contains(measured.interval.mean) else "not replicated"), ""
     if tests.corrected <= LEVEL:
