@@ -59,7 +59,7 @@ def make_cells(scale: Scale) -> Iterator[Cell]:
         settings = questions.choose_settings(PROTOCOL, method, variants, chosen, DEFAULT_RATE)
         yield Cell(
             {"table": "1", "protocol": PROTOCOL, "method": method},
-            FIXED | settings | {"eval_every": 0.01},
+            FIXED | settings | {"eval_every": 0.03},
             measurements=("curve", "slow-classes"),
         )
         yield from questions.make_tuning_cells(PROTOCOL, method, variants, FIXED, RATES, TUNING_SEEDS)
