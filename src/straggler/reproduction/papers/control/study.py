@@ -15,7 +15,7 @@ from straggler.reproduction.study import Labels, Scale, Study
 from straggler.sweeps.grid import Cell
 
 FOLDER = Path(__file__).parent
-WORKERS, BATCH, SAMPLES, BOUND = 32, 16, 4800, 4
+WORKERS, BATCH, SAMPLES, BOUND = 32, 16, 3200, 4
 PROTOCOL = "two slow classes"
 FIXED: Settings = {
     "dataset": "fashion-mnist",
@@ -49,7 +49,7 @@ METHODS: dict[str, Variants] = {
     "every 1, drop τ ≥ 64": plain(policy="ringmaster(max_delay=64)"),
     "every 1, discount τ > 32": plain(method="delay-adaptive"),
 }
-RATES = (0.001, 0.003, 0.01, 0.03, 0.1)
+RATES = {True: (0.001, 0.003, 0.01), False: (0.01, 0.03, 0.1)}  # of steps on one sample, and on several
 TUNING_SEEDS, DEFAULT_RATE = 1, 0.01
 
 
@@ -59,10 +59,11 @@ def make_cells(scale: Scale) -> Iterator[Cell]:
         settings = questions.choose_settings(PROTOCOL, method, variants, chosen, DEFAULT_RATE)
         yield Cell(
             {"table": "1", "protocol": PROTOCOL, "method": method},
-            FIXED | settings | {"eval_every": 0.01},
+            FIXED | settings | {"eval_every": 0.03},
             measurements=("curve", "slow-classes"),
         )
-        yield from questions.make_tuning_cells(PROTOCOL, method, variants, FIXED, RATES, TUNING_SEEDS)
+        rates = RATES[method.startswith("every 1,")]
+        yield from questions.make_tuning_cells(PROTOCOL, method, variants, FIXED, rates, TUNING_SEEDS)
 
 
 def make_tables(runs: pl.DataFrame) -> list[tuple[str, str]]:

@@ -69,7 +69,7 @@ def make_cells(scale: Scale) -> Iterator[Cell]:
             settings = questions.choose_settings(protocol, method, variants, chosen, DEFAULT_RATE)
             yield Cell(
                 {"table": "1", "protocol": protocol, "method": method},
-                fixed | settings | {"eval_every": 0.1},
+                fixed | settings | {"eval_every": 0.25},
                 measurements=("curve", "slow-classes", "server-memory"),
             )
             yield from questions.make_tuning_cells(protocol, method, variants, fixed, RATES, TUNING_SEEDS)
