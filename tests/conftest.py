@@ -1,9 +1,13 @@
 """Fixtures that all tests share."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+# Ray gives its workers a low priority, with which they hardly start on a busy machine.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(scope="session")

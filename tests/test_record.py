@@ -22,7 +22,7 @@ from filelock import FileLock
 from rich.console import Console
 from torch import nn
 
-from straggler.analysis.tables import describe_record
+from straggler.analysis.record_description import describe_record
 from straggler.experiment import Experiment
 from straggler.problems.datasets import DATASETS
 from straggler.problems.models import MODELS

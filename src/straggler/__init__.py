@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from straggler.running.replay import replay
     from straggler.running.simulation import simulate
     from straggler.sweeps.sweep import sweep
+    from straggler.sweeps.tune import tune
     from straggler.timing import Durations, Law, Memoryless
     from straggler.timing.calibration import calibrate
     from straggler.web.report import report
@@ -79,6 +80,7 @@ _MODULES = {
     "report": "web.report",
     "simulate": "running.simulation",
     "sweep": "sweeps.sweep",
+    "tune": "sweeps.tune",
 }
 
 __all__ = [
@@ -118,6 +120,7 @@ __all__ = [
     "report",
     "simulate",
     "sweep",
+    "tune",
 ]
 
 

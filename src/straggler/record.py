@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # Increase this number when a change of the code changes results: finished records are then run again.
 RESULTS_VERSION = 1
 MAX_WORKERS = 1_000_000
-
 ARRIVALS: dict[str, Any] = {
     "time": pl.Float64,
     "started": pl.Float64,
@@ -44,6 +43,7 @@ ARRIVALS: dict[str, Any] = {
     "weight_norm": pl.Float64,
     "decision": pl.Enum(["applied", "held", "dropped", "cancelled", "joined", "left"]),
 }
+PRUNED = "pruned"  # `stopped_by` of a run that a tuning stopped early, which is not the experiment's result
 REQUIRED_COLUMNS = {"time", "worker", "decision"}
 LOCK_FILE = ".lock"  # locked by the process that writes the folder
 LONGEST_HOST_NAME = 1000  # bytes
@@ -119,10 +119,9 @@ class Record:
     def straggler_version(self) -> str | None:
         """The version of Straggler that made the record; None if unknown."""
         try:
-            found = self.environment["versions"]["straggler"]
+            return str(self.environment["versions"]["straggler"])
         except (RecordError, KeyError, TypeError):
             return None
-        return str(found)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -223,10 +222,11 @@ def load(path: Path | str) -> Record:
 
 
 def find_finished_record(folder: Path) -> Record | None:
-    """Return the record of a run that has ended, unless its results are of another RESULTS_VERSION."""
+    """Return the record of a run that has ended, unless it was pruned or is of another RESULTS_VERSION."""
     try:
         record = Record(folder)
-        return record if record.ended and record.results_version == RESULTS_VERSION else None
+        is_whole = record.ended and record.summary.get("stopped_by") != PRUNED
+        return record if is_whole and record.results_version == RESULTS_VERSION else None
     except RecordError:
         return None
 

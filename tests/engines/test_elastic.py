@@ -6,11 +6,13 @@ import random
 import signal
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from test_engines import UntilHarmed
 
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.work import gradient_program
@@ -295,33 +297,55 @@ def test_min_workers_has_no_effect_in_virtual_time_and_a_remark_says_so(
     "method",
     ["ssp", *(pytest.param(method, marks=pytest.mark.chaos) for method in ("ssgd", "dana-ga", "hybrid"))],
 )
-def test_killed_workers_leave_and_join_again(method: str, tmp_path: Path) -> None:
+def test_killed_workers_leave_and_join_again(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With (2, 4) workers the round continues without a killed worker."""
-    experiment = Experiment(**DIGITS, engine="processes", workers=(2, 4), method=method, seconds=8)
+    experiment = Experiment(**DIGITS, engine="processes", workers=(2, 4), method=method, updates=10**9)
     made, over = list[ProcessEngine](), threading.Event()
+    UntilHarmed.over, UntilHarmed.least = over, 100
+
+    def wait_for(is_true: Callable[[], bool]) -> None:
+        while not is_true() and not over.wait(0.02):
+            pass
+
+    def get_jobs(worker: int) -> None:
+        """Wait until a worker that is ready gets 10 more jobs."""
+        wait_for(lambda: made[0]._is_ready(worker) and worker not in made[0]._absent)
+        before = made[0].launches.get(worker, 0)
+        wait_for(lambda: made[0].launches.get(worker, 0) > before + 10)
 
     def attack() -> None:
+        wait_for(lambda: bool(made))
         for victim in (3, 1, 2, 0):
-            over.wait(1.2)
-            if made and made[0]._children[victim].is_ready:
-                os.kill(made[0]._children[victim].pid, signal.SIGKILL)
+            for worker in range(4):
+                get_jobs(worker)
+            if not over.is_set():
+                os.kill(made[0]._children[victim].pid or 0, signal.SIGKILL)
+                wait_for(lambda victim=victim: victim in made[0]._absent)  # type: ignore[misc]
+        for worker in range(4):
+            get_jobs(worker)
+        over.set()
 
     original = ProcessEngine.__init__
 
     def remember(self: ProcessEngine, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         made.append(self)
-        threading.Thread(target=attack, daemon=True).start()
 
-    ProcessEngine.__init__ = remember  # type: ignore[method-assign]
+    monkeypatch.setattr(ProcessEngine, "__init__", remember)
+    monkeypatch.setattr(Experiment, "budget", lambda self, problem: UntilHarmed())
+    thread = threading.Thread(target=attack, daemon=True)
+    thread.start()
     try:
         record = experiment.run(tmp_path)
     finally:
         over.set()
-        ProcessEngine.__init__ = original  # type: ignore[method-assign]
+        thread.join(60)
+        monkeypatch.undo()
     decisions = record.history["decision"].to_list()
-    assert decisions.count("left") >= 2
-    assert decisions.count("joined") >= 2
+    assert decisions.count("left") >= 4
+    assert decisions.count("joined") >= 4
     facts = record.summary
     assert (
         facts["dispatched"] == facts["applied"] + facts["dropped"] + facts["cancelled"] + facts["in_flight"]

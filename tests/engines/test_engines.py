@@ -123,7 +123,7 @@ def test_models_of_cancelled_jobs_are_freed(problem: Problem) -> None:
 
 
 def test_the_engine_waits_for_a_delay_unless_its_job_is_abandoned(problem: Problem, real: str) -> None:
-    slow = Durations(Constant(seconds=0.01), [Constant(seconds=5, workers=(0,))], WORKERS, seed=0)
+    slow = Durations(Constant(seconds=0.01), [Constant(seconds=100, workers=(0,))], WORKERS, seed=0)
     with use_one_thread():
         engine: Any = ENGINES[real](gradient_program(problem), slow, WORKERS)
         try:
@@ -134,7 +134,7 @@ def test_the_engine_waits_for_a_delay_unless_its_job_is_abandoned(problem: Probl
             before = time.monotonic()
             engine.submit(job(problem, 0, 1, 1))  # the worker waits for a delay, and must abandon it at once
             assert engine.next().job.index == 1
-            assert 0.25 < time.monotonic() - before < 3
+            assert 0.25 < time.monotonic() - before < 90
         finally:
             engine.close()
 
@@ -303,7 +303,7 @@ def test_killed_and_stopped_workers_lose_nothing(
     no_orphans()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_a_hung_worker_whose_jobs_are_always_cancelled_is_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +330,7 @@ def test_closing_an_engine_ends_its_workers(problem: Problem) -> None:
     assert (len(seen), orphans()) == (WORKERS, [])
 
 
-def no_orphans(seconds: float = 20) -> None:
+def no_orphans(seconds: float = 120) -> None:
     """Ray takes a few seconds to end a process that is stopped."""
     until = time.monotonic() + seconds
     while orphans() and time.monotonic() < until:
@@ -419,6 +419,9 @@ def test_workers_that_hang_while_starting_are_restarted(
     no_orphans()
 
 
+EVALUATION_SECONDS = 2.0
+
+
 class Ponderous(nn.Module):
     """Quick to train, slow to evaluate."""
 
@@ -428,7 +431,7 @@ class Ponderous(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if not self.training:
-            time.sleep(1.5)
+            time.sleep(EVALUATION_SECONDS)
         return self.layer(inputs.flatten(1))
 
 
@@ -440,5 +443,6 @@ def test_evaluation_does_not_delay_a_run_in_real_time(tmp_path: Path) -> None:
     curve, facts = record.curve, record.summary
     assert curve["gradients"][0] == 0 and len(curve) == 3  # before, at the fifth epoch, at the end
     assert curve["test_accuracy"][-1] == facts["test_accuracy"]
-    assert max(record.arrivals["time"].diff().drop_nulls()) < 1.2  # an evaluation takes longer
+    waited = record.arrivals["time"] - curve["seconds"][1]
+    assert any(waited.is_between(0.0, 0.9 * EVALUATION_SECONDS, closed="right"))  # while it is evaluated
     assert replay(record, experiment).matches

@@ -67,7 +67,9 @@ def same_bits(settings: dict[str, Any], folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("straggler.engines.pool.gradient_pool.GradientPool", Awaited)
     Awaited.started = 0
     assert outcome(folder, 2, **settings) == alone
-    assert Awaited.started > 0.2 * settings["gradients"]  # the others are computed here
+    assert (
+        Awaited.started > 0.05 * settings["gradients"]
+    )  # the others are computed here, most on a busy machine
     assert outcome(folder, 2, save="3", **watched) == alone
     assert outcome(folder, 3, **settings) == alone
 

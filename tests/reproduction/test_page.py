@@ -1,6 +1,8 @@
 """The page of a study: drawn from summaries alone, complete, and honest about rehearsals."""
 
 import json
+import math
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +13,20 @@ from straggler.cli.study import show_study
 from straggler.cli.study import study as run_study
 from straggler.config.registry import InputError
 from straggler.reproduction import Cell, load_study
-from straggler.reproduction.page import (
+from straggler.reproduction.claims import Protocol
+from straggler.reproduction.page import draw_study, format_account, judge_study, place_runs
+from straggler.reproduction.provenance import (
     count_outdated,
     describe_coverage,
-    draw_study,
-    judge_claims,
-    place_runs,
+    describe_protocol,
+    describe_rows,
 )
 from straggler.reproduction.study import Scale, list_builtin_studies
 from straggler.sweeps.summaries import read_summaries
 
 pytestmark = pytest.mark.timeout(120)
 RESULTS = Path(__file__).parents[2] / "results"
+COMMITTED = [name for name in list_builtin_studies() if (RESULTS / name / "summaries.parquet").is_file()]
 CELL: dict[str, Any] = {"table": "T", "protocol": "p", "row": "r", "column": "c"}
 TINY = {"dataset": "digits", "model": "linear", "epochs": 0.5, "eval_every": 0}
 
@@ -33,30 +37,41 @@ def copy_summaries(name: str, folder: Path, pattern: str = "summaries.parquet") 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list_builtin_studies())
+@pytest.mark.parametrize("name", COMMITTED)
 def test_drawing_the_committed_results_changes_nothing(name: str, tmp_path: Path) -> None:
     copy_summaries(name, tmp_path, "*.parquet")
     drawn = draw_study(load_study(name), tmp_path)
     for file in ("README.md", "claims.json", *(f"tables/{table.name}.csv" for table in drawn.tables)):
         assert (tmp_path / file).read_text() == (RESULTS / name / file).read_text(), "run make findings"
     page = (tmp_path / "README.md").read_text()
+    headings = [line for line in page.splitlines() if line.startswith("## ")]
+    expected = ["Agreement with the source", "What to believe", "What to doubt", "What was not run, and why"]
+    assert headings[:5] == [f"## {heading}" for heading in (*expected, "What was fixed when")]
+    undecided = [one for one in drawn.judgements if one.verdict == "inconclusive"]
+    assert all(one.reason for one in undecided), "every inconclusive claim says why"
+    for one in drawn.judgements:
+        if one.measured is not None and one.claim.possible == "percent":
+            low, high = one.measured.interval.low, one.measured.interval.high
+            assert high < 0 or low > 100 or low == -math.inf or 0 <= low <= high <= 100
+    assert "](forest.png)" in page and f"{name}/forest.png" in format_account(load_study(name), drawn, name)
     for figure in tmp_path.glob("*.png"):
         assert figure.stat().st_size > 10_000 and f"({figure.name})" in page
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list_builtin_studies())
+@pytest.mark.parametrize("name", COMMITTED)
 def test_rehearsal_judges_nothing(name: str, tmp_path: Path) -> None:
     copy_summaries(name, tmp_path)
     drawn = draw_study(load_study(name), tmp_path, rehearsal=True)
     page = (tmp_path / "README.md").read_text()
     assert {one.verdict for one in drawn.judgements} == {"rehearsed"}
-    assert "This is a rehearsal, not a result." in page and f"`straggler study {name} --quick`" in page
+    assert page.splitlines()[2].startswith("> **This is a rehearsal, not a result.**"), "said first"
+    assert not (tmp_path / "forest.png").exists() and f"`straggler study {name} --quick`" in page
     assert not any(f"| {verdict} |" in page for verdict in ("replicated", "not replicated", "inconclusive"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list_builtin_studies())
+@pytest.mark.parametrize("name", COMMITTED)
 def test_few_cells_can_be_drawn(name: str, tmp_path: Path) -> None:
     study = load_study(name)
     labels = pl.DataFrame([dict(cell.labels) for cell in study.select_cells("default", quick=True)])
@@ -104,7 +119,7 @@ def test_every_claim_is_judged_if_every_cell_has_run(name: str, scale: Scale) ->
         for cell in cells
         for seed in (0, 1)
     ]
-    found = judge_claims(study, pl.DataFrame(rows, infer_schema_length=None), scale)
+    found = judge_study(study, pl.DataFrame(rows, infer_schema_length=None), scale)
     assert [one.claim.key for one in found if one.verdict == "not measured"] == []
     for one in found:
         assert len(one.causes) == sum(cause.scale in (None, scale) for cause in one.claim.causes)
@@ -113,7 +128,7 @@ def test_every_claim_is_judged_if_every_cell_has_run(name: str, scale: Scale) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list_builtin_studies())
+@pytest.mark.parametrize("name", COMMITTED)
 def test_committed_rows_have_the_settings_of_the_study(name: str) -> None:
     assert count_outdated(read_summaries(RESULTS / name), load_study(name).cells()) == 0
 
@@ -137,6 +152,34 @@ def test_runs_get_the_current_numbers_of_the_source() -> None:
     old = pl.DataFrame([{"table": "T", "workers": 2, "value": None, "source": 1.0, "test_error": 20.0}])
     assert place_runs(old, cells).select("value", "source", "row").row(0) == (20.0, 3.0, "r")
     assert place_runs(old.with_columns(workers=5), cells).is_empty(), "not a cell of the study"
+
+
+def test_the_page_says_which_runs_are_later_than_the_protocol() -> None:
+    protocol = Protocol(frozen=date(2026, 1, 2), sha256="abc", note="Honest.")
+    rows = pl.DataFrame(
+        {
+            "protocol_sha256": ["abc", "abc", "old", None],
+            "started": [
+                "2026-01-03T00:00:00+00:00",
+                "2026-01-01T00:00:00+00:00",
+                "2026-01-03T00:00:00+00:00",
+                None,
+            ],
+        }
+    )
+    text = describe_protocol(protocol, rows)
+    assert "1 of 4 rows" in text and "abc" in text and text.endswith("Honest.")
+    assert "0 of 4 rows" in describe_protocol(protocol, rows.select("started")), "not recorded"
+    assert "exploratory" in describe_protocol(Protocol(), rows)
+
+
+def test_what_is_not_recorded_is_said() -> None:
+    old = pl.DataFrame({"seed": [0, 1]})
+    assert "torch: not recorded (2 rows)" in describe_rows(old)
+    new = pl.DataFrame({"seed": [2], "torch_version": ["2.9"], "weights_sha256": ["12ab"]})
+    text = describe_rows(pl.concat([old, new], how="diagonal"))
+    assert "torch: not recorded (2 rows), 2.9 (1 rows)" in text
+    assert "weights: not recorded (2 rows), recorded (1 rows)" in text and "12ab" not in text
 
 
 def make_runs(values: dict[int, str], table: str = "T") -> pl.DataFrame:

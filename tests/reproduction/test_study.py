@@ -18,7 +18,7 @@ from straggler.sweeps.grid import plan_runs
 from straggler.timing.clusters import Repetition
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "studies.md"
-FILES = ("study.py", "numbers.csv", "tables.toml", "claims.toml")
+FILES = ("study.py", "numbers.csv", "tables.toml", "claims.toml", "protocol.toml")
 
 
 @pytest.fixture
@@ -55,7 +55,8 @@ def test_study_of_the_documentation_runs(paper: Path, capsys: pytest.CaptureFixt
 def test_rehearsal_says_so_first(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_study("./my_paper", quick=True, cores=2)
     assert capsys.readouterr().out.startswith("This is a rehearsal")
-    assert "not a result" in Path("results/my-paper-quick/README.md").read_text()
+    page = Path("results/my-paper-quick/README.md").read_text().splitlines()
+    assert "not a result" in page[2], "before everything but the title"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,8 @@ def test_rehearsal_says_so_first(paper: Path, capsys: pytest.CaptureFixture[str]
         ("tables.toml", "[2]\ncaption = 'c'\nrows = 'r'\ncolumns = 'c'", "table '1'"),
         ("tables.toml", "[1]\ncaption = 1", "rows"),
         ("numbers.csv", "table,value\n1,2.0\n1,3.0", "2 rows"),
-        ("claims.toml", "[[claim]]\nkey = 1", "statement"),
+        ("claims.toml", '[[claim]]\nkey = "sync-better"', "statement"),
+        ("protocol.toml", "[claim.sync-better]\nleast = 0", "contrast"),
     ],
 )
 def test_wrong_files_are_refused(paper: Path, file: str, text: str, reason: str) -> None:

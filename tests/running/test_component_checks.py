@@ -7,7 +7,7 @@ import pytest
 from straggler.config.registry import InputError
 from straggler.running.component_checks import check_custom_code
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 CODE = '''
 from typing import ClassVar

@@ -14,7 +14,6 @@ from straggler.experiment import Experiment
 from straggler.problems.supervised import SupervisedProblem
 from straggler.running.observer import Observer
 
-pytestmark = pytest.mark.timeout(60)
 SHUT = -1e4  # a bias that keeps every ReLU inactive
 
 

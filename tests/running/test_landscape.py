@@ -22,7 +22,6 @@ from straggler.problems.supervised import use_one_thread
 from straggler.record import Record
 from straggler.running.landscape import Landscape, Plane, compute_landscape
 
-pytestmark = pytest.mark.timeout(120)
 QUADRATIC = "quadratic(dimension=6, condition=10, noise=0.1)"
 
 

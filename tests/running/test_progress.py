@@ -92,7 +92,7 @@ def test_a_run_in_a_terminal_of_80_columns(tmp_path: Path) -> None:
             shown += chunk
     except OSError:  # the other end is closed
         pass
-    assert process.wait(60) == 0
+    assert process.wait(150) == 0
     text = re.sub(r"\x1b\[[\d;]*m", "", shown.decode())
     lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "\n", text))
     for wanted in (

@@ -294,7 +294,8 @@ def test_a_signal_before_training_stops_the_run(engine: str, number: signal.Sign
     assert "interrupted" in process.communicate()[1]
     assert process.returncode == 130
     statuses = [Record(folder).summary["status"] for folder in tmp_path.iterdir()]
-    assert statuses == ([] if engine == "ray" else ["interrupted"])  # Ray was still starting
+    # Ray was still starting, unless this process has waited for the processor.
+    assert statuses in (([], ["interrupted"]) if engine == "ray" else (["interrupted"],))
 
 
 def test_replaying_a_run_with_python_objects_is_refused(tmp_path: Path) -> None:
@@ -311,7 +312,7 @@ def test_replaying_a_run_with_python_objects_is_refused(tmp_path: Path) -> None:
 
 
 def wait_for(look: Any) -> Any:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while not (found := look()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -435,11 +436,16 @@ def test_a_closed_terminal_saves_a_checkpoint(tmp_path: Path) -> None:
         "linear",
     ]
     command += ["--workers", "3", "--gradients", "1000000", "--jobs", "2", "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def act_as_in_a_terminal() -> None:  # these tests may run under nohup, which ignores the signal
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes, preexec_fn=act_as_in_a_terminal)
     while not list(tmp_path.glob("*/arrivals.parts/*")):
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(signal.SIGHUP)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=150)
     assert process.returncode == 130, error
     assert list(tmp_path.glob("*/checkpoint-*.safetensors"))

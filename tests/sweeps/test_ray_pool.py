@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from ray.cluster_utils import Cluster
 from torch import nn
 
 from straggler.config.registry import InputError
+from straggler.engines import ray_cluster
 from straggler.experiment import Experiment
 from straggler.problems.datasets import Digits, ImageDataSet
 from straggler.problems.downloads.cache import load_published
@@ -23,7 +26,7 @@ from straggler.record import Record
 from straggler.sweeps import ray_pool
 from straggler.sweeps.grid import PlannedRun, expand_grid, plan_runs
 from straggler.sweeps.pool import RunEvent, run_and_summarise
-from straggler.sweeps.ray_pool import RayPool, run_on_node
+from straggler.sweeps.ray_pool import RayPool, is_alive, run_on_node
 from straggler.sweeps.sweep import sweep
 from straggler.sweeps.transfer import pack_dataset, pack_record, unpack_dataset, unpack_record
 from tiny_data import TINY as TINY_DATA
@@ -76,6 +79,30 @@ def test_the_run_of_a_node_that_dies_is_repeated(two_nodes: Cluster, tmp_path: P
         assert records[0].arrivals.equals(records[1].arrivals)
         assert records[1].summary["record"] == str(records[1].path)
     assert not ray.is_initialized()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_run_whose_process_is_stopped_is_repeated(
+    ray_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process sends nothing. It is killed, and its run finishes in another process."""
+    monkeypatch.setattr(ray_cluster, "SILENCE_SECONDS", 8.0)
+    (run,) = plan_some(epochs=30)
+    pool, events, stopped = RayPool(None, 1, tmp_path), list[RunEvent](), list[int]()
+    for event in pool.run([run]):
+        events.append(event)
+        places = [call.place for call in pool._calls._calls.values()]
+        if not stopped and places and places[0] is not None:
+            stopped.append(places[0][0])
+            os.kill(stopped[0], signal.SIGSTOP)
+    reasons = [event.content for event in events if event.kind == "repeated"]
+    assert reasons[:1] == ["it sent nothing for 8 s, and its process was ended"]
+    assert events[-1].kind == "done"
+    end = time.monotonic() + 60
+    while is_alive(stopped[0]):
+        assert time.monotonic() < end, "the stopped process was not killed"
+        time.sleep(0.1)
 
 
 DEATH = "The worker died unexpectedly while executing this task"

@@ -98,3 +98,15 @@ def test_the_divisor_of_a_correction(method: str, divisor: float | None, tmp_pat
     (record.path / "divided_by.json").write_text('{"divided_by": 7.0}')
     again = summarise_run(experiment, record, ("divided-by",), None)
     assert again["divided_by"] == 7, "it is measured once"
+
+
+def test_rows_may_lack_labels_of_other_cells(tmp_path: Path) -> None:
+    """The first rows that are written may be of cells with fewer labels, and the next have them."""
+    labels = ["row", "method"]
+    for cell in ({"row": "a"}, {"row": "a", "method": "x"}, {"row": "a"}):
+        run = plan_runs([Cell(cell, TINY)], [0])[0]
+        store = SummaryStore(tmp_path, labels, [*labels, "seed"])
+        store.add(run, {"test_accuracy": 1.0})
+        store.write()
+        assert SummaryStore(tmp_path, labels, [*labels, "seed"]).has(run)
+    assert read_summaries(tmp_path)["method"].to_list() == ["x", None]

@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 from straggler.cli.sweep import sweep as sweep_command
 from straggler.config.registry import InputError
 from straggler.record import Record
+from straggler.running import watchdog
 from straggler.sweeps.grid import expand_grid, plan_runs, read_grid_file
 from straggler.sweeps.pool import LocalPool, run_and_summarise
 from straggler.sweeps.summaries import read_summaries
@@ -227,6 +228,7 @@ def test_a_killed_sweep_continues_to_the_same_summaries(tmp_path: Path) -> None:
     command = [SCRIPT, "sweep", str(file), "--cores", "1", *places]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: len(list(runs.glob("*/experiment.toml"))) >= 2)
+    process.send_signal(signal.SIGSTOP)  # so that it starts no further run
     descendants = find_descendants(process.pid)
     process.kill()
     process.wait(timeout=60)
@@ -243,17 +245,17 @@ def test_a_killed_sweep_continues_to_the_same_summaries(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("attack", "reason"),
+    ("attack", "silence", "reason"),
     [
-        (signal.SIGKILL, "its process died (exit code -9)"),
-        (signal.SIGSTOP, "its process sent nothing for 4 s"),
+        (signal.SIGKILL, 60.0, "its process died (exit code -9)"),
+        (signal.SIGSTOP, 8.0, "its process sent nothing for 8 s"),
     ],
 )
 def test_a_process_that_dies_or_hangs_fails_its_run_only(
-    attack: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attack: int, silence: float, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("straggler.sweeps.pool.BEAT_SECONDS", 0.2)
-    monkeypatch.setattr("straggler.sweeps.pool.SILENCE_SECONDS", 4.0)
+    monkeypatch.setattr("straggler.sweeps.pool.SILENCE_SECONDS", silence)
     cells, seeds = expand_grid(read_grid_file(write_grid(tmp_path, SWEEP)))
     pool, ended, killed = LocalPool(1, tmp_path / "runs"), {}, ""
     for event in pool.run(plan_runs(cells, seeds)):
@@ -265,6 +267,37 @@ def test_a_process_that_dies_or_hangs_fails_its_run_only(
     assert len(ended) == 4
     failed = [event.content for event in ended.values() if event.kind == "failed"]
     assert failed == [reason] and ended[killed].kind == "failed"
+
+
+HANGING = """
+import time
+from typing import ClassVar
+from straggler.algorithms.policies import Asynchronous
+from straggler.running import watchdog
+
+watchdog.GRACE_SECONDS = -58.0  # the run counts as silent after 2 s
+
+class Hanging(Asynchronous):
+    name: ClassVar[str] = "hanging"
+
+    def receive(self, server, arrival):
+        while server.k == 3 and not any("in receive (" in line for line in watchdog.list_silences()):
+            time.sleep(0.01)
+        time.sleep(3.0 * (server.k == 3))  # until the pool has heard of it
+        return super().receive(server, arrival)
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_says_where_a_run_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "GRACE_SECONDS", watchdog.GRACE_SECONDS)  # the file below changes it
+    (tmp_path / "hanging.py").write_text(HANGING)
+    policy = f"{tmp_path}/hanging.py:Hanging"
+    runs = plan_runs(expand_grid(TINY | {"workers": 2, "policy": policy})[0], [0])
+    events = list(LocalPool(1, tmp_path / "runs").run(runs))
+    assert events[-1].kind == "done"
+    lines = [event.content for event in events if event.kind == "silent"]
+    assert any("2 s. It is in receive (hanging.py:" in line for line in lines)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from rich.console import Console
 from web_testing import QUADRATIC, serve_site
 
 from straggler.analysis.figures.plot import plot
-from straggler.analysis.tables import describe_record
+from straggler.analysis.record_description import describe_record
 from straggler.experiment import Experiment
 from straggler.record import ARRIVALS, Record, RecordError
 from straggler.web import run_facts

@@ -8,7 +8,7 @@ from straggler.web.run_facts import RunFacts
 
 def test_printed_timelines_share_one_legend(runs: dict[str, Path]) -> None:
     _, curves, timelines, _ = draw_pages(
-        [RunFacts(runs[name]) for name in ("asgd", "ssgd", "k-sync", "seed 1")], "# Title"
+        [RunFacts(runs[name]) for name in ("asgd", "ssgd", "k-sync", "seed 1")], (), "# Title"
     )
     assert not any(axes.get_legend() for axes in timelines.axes)
     words = [text.get_text() for legend in timelines.legends for text in legend.get_texts()]

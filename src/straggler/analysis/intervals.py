@@ -25,46 +25,37 @@ class Interval:
     low: float
     high: float
     seeds: int
-    half: float  # half of its width before `clip`
+    half: float  # half of its width; infinite if the interval is not symmetric
 
     @property
     def is_shown(self) -> bool:
-        """Whether text and figures show the interval: from three seeds on, or where a spread was known."""
-        return 0 < self.half < math.inf and (self.seeds >= FEWEST_SEEDS or self.seeds == 1)
+        """Whether text and figures show the interval: from three seeds on."""
+        return 0 < self.half < math.inf and self.seeds >= FEWEST_SEEDS
 
     def clip(self, least: float, most: float) -> "Interval":
         """Return the interval without impossible values, such as an accuracy below 0."""
-        if math.isinf(self.low):
+        if math.isinf(self.low) or (least <= self.low and self.high <= most):
             return self
         low, high = min(self.mean, max(self.low, least)), max(self.mean, min(self.high, most))
-        return replace(self, low=low, high=high)
+        return replace(self, low=low, high=high, half=math.inf)
 
     def __str__(self) -> str:
-        """Format as `mean ± half-width`, with enough digits for the half-width."""
+        """Format as `mean ± half-width`, or as `mean [low, high]` if the interval is not symmetric."""
+        if math.isinf(self.half) and math.isfinite(self.low) and self.seeds >= FEWEST_SEEDS:
+            return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]"
         if not self.is_shown:
             return f"{self.mean:.2f}"
         digits = next((count for count in (2, 3) if float(f"{self.half:.{count}f}")), 4)
         return f"{self.mean:.{digits}f} ± {self.half:.{digits}f}"
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The known variation between runs: a standard deviation and its degrees of freedom."""
-
-    deviation: float
-    degrees: float
-
-
-def mean_interval(values: ArrayLike, spread: Spread | None = None, exact: bool = False) -> Interval:
-    """Return the mean with Student's interval; for one seed, the interval of a known spread, or infinite."""
+def mean_interval(values: ArrayLike) -> Interval:
+    """Return the mean with Student's interval, which is infinite for one seed."""
     found = np.asarray(values, dtype=float)
     mean, count = float(found.mean()) if found.size else math.nan, found.size
-    if exact:
-        half = 0.0
-    elif count > 1:
+    half = math.inf
+    if count > 1:
         half = float(stdtrit(count - 1, QUANTILE) * found.std(ddof=1) / math.sqrt(count))
-    else:
-        half = math.inf if spread is None else float(stdtrit(spread.degrees, QUANTILE)) * spread.deviation
     return Interval(mean, mean - half, mean + half, count, half)
 
 

@@ -1,12 +1,90 @@
 """Figures of studies: our numbers against the source's, and curves over training."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from straggler.analysis.figures.description import Axis, FigureSpec, Line, Panel, Scatter
+from straggler.analysis.figures.description import Axis, FigureSpec, Line, Mark, Panel, Scatter, Spans
 from straggler.analysis.figures.matplotlib_renderer import write_figure
+
+# Verdicts differ in colour and in symbol. An open symbol stands for no decision.
+VERDICTS = {
+    "replicated": ("#0072B2", "circle", ""),
+    "not replicated": ("#D55E00", "square", ""),
+    "equivalent": ("#009E73", "diamond", ""),
+    "inconclusive": ("#555555", "triangle-up", "#FFFFFF"),
+    "by construction": ("#CC79A7", "star", "#FFFFFF"),
+}
+BAND, SOURCE = "#E69F00", "#000000"
+UNITS = {
+    "points": "difference of accuracy (points)",
+    "of loss": "difference of loss",
+    "×": "ratio",
+    "s": "seconds",
+}
+ROW_INCHES, PANEL_INCHES = 0.24, 0.75
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One claim in a forest plot: what was measured, its interval, and the values that were claimed."""
+
+    name: str
+    unit: str
+    verdict: str
+    mean: float
+    low: float
+    high: float
+    least: float
+    most: float
+    source: float | None
+
+
+def describe_forest(effects: Sequence[Effect]) -> FigureSpec:
+    """Describe a forest plot: a panel per unit, a row per claim."""
+    units = list(dict.fromkeys(effect.unit for effect in effects))
+    groups = [[effect for effect in effects if effect.unit == unit] for unit in units]
+    panels = [describe_effects(group) for group in groups]
+    heights = [len(group) * ROW_INCHES + PANEL_INCHES for group in groups]
+    size = (8.5, sum(heights) + 0.3)
+    return FigureSpec("forest", "", panels, columns=1, size=size, height_ratios=heights, legend="below")
+
+
+def describe_effects(effects: Sequence[Effect]) -> Panel:
+    """Return the panel of the claims with one unit. Long intervals and wide bands end at its edge."""
+    shown = [value for one in effects for value in (one.mean, one.least, one.most, one.source)]
+    known = [value for value in shown if value is not None and math.isfinite(value)]
+    lowest, highest = min(known, default=0.0), max(known, default=1.0)
+    pad = 0.12 * (highest - lowest) or 1.0
+    low, high = lowest - pad, highest + pad
+    rows = range(len(effects))
+    marks: list[Mark] = [
+        Spans(
+            rows,
+            [max(one.least, low) for one in effects],
+            [min(one.most, high) for one in effects],
+            "replicated if here",
+            BAND,
+            opacity=0.3,
+        )
+    ]
+    for verdict, (colour, marker, fill) in VERDICTS.items():
+        mine = [(row, one) for row, one in enumerate(effects) if one.verdict == verdict]
+        below, above = [one.mean - one.low for _, one in mine], [one.high - one.mean for _, one in mine]
+        look = {"colour": colour, "marker": marker, "size": 6.5, "fill": fill, "x_error": (below, above)}
+        if mine:
+            marks.append(Scatter([one.mean for _, one in mine], [row for row, _ in mine], verdict, **look))  # type: ignore[arg-type]
+    said = [(row + 0.28, one.source) for row, one in enumerate(effects) if one.source is not None]
+    if said:
+        rows_said, sources = zip(*said, strict=True)
+        marks.append(Scatter(sources, rows_said, "source", SOURCE, "x", 4))
+    names = [one.name for one in effects]
+    y = Axis(low=-0.6, high=len(effects) - 0.4, ticks=list(rows), tick_labels=names, reverse=True, grid=False)
+    unit = effects[0].unit
+    return Panel(marks, Axis(UNITS.get(unit, unit), low=low, high=high), y)
 
 
 def average_cells(runs: pl.DataFrame) -> pl.DataFrame:

@@ -30,10 +30,15 @@ class TableCell:
     source: float | None
 
     def text(self, digits: str = ".2f") -> str:
-        """Format as `88.42 ± 0.31`, `NC`, or `88.42 (1 of 3 NC)`."""
+        """Format as `88.42 ± 0.31`, `97.60 [92.10, 100.00]`, `NC`, or `88.42 (1 of 3 NC)`."""
         if self.ours is None:
             return "NC" if self.seeds else ""
-        spread = f" ± {self.ours.half:{digits}}" if self.ours.seeds > 2 else ""
+        spread = ""
+        if self.ours.seeds > 2:
+            low, high, half = (
+                f"{number:{digits}}" for number in (self.ours.low, self.ours.high, self.ours.half)
+            )
+            spread = f" [{low}, {high}]" if math.isinf(self.ours.half) else f" ± {half}"
         some = f" ({self.failed} of {self.seeds} NC)" if self.failed else ""
         return f"{self.ours.mean:{digits}}{spread}{some}"
 
@@ -125,9 +130,12 @@ def fill_table(name: str, caption: str, runs: pl.DataFrame, places: pl.DataFrame
 def summarize_cell(runs: pl.DataFrame, protocol: str = "", row: str = "", column: str = "") -> TableCell:
     """Summarize the runs of one cell; the mean is over the runs that converged."""
     source = runs["source"][0] if "source" in runs.columns else None
+    metric = runs["metric"][0] if "metric" in runs.columns else "accuracy"
     runs = runs.filter(pl.col("value").is_not_null() | ~pl.col("converged"))  # a run may lack this metric
     learnt = runs.filter("converged")["value"].to_list()
     ours = mean_interval(learnt) if learnt else None
+    if ours is not None and ("accuracy" in metric or "error" in metric):
+        ours = ours.clip(0.0, 100.0)
     return TableCell(protocol, row, column, ours, len(runs), len(runs) - len(learnt), source)
 
 

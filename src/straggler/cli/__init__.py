@@ -32,7 +32,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Study": {
         "study": ("study:study", "Run a paper's experiments and judge its claims."),
+        "verify": ("verify:verify", "Run random rows of a study again and compare them."),
         "sweep": ("sweep:sweep", "Run a grid of experiments, several seeds each."),
+        "tune": ("tune:tune", "Find the best values of some settings, such as the learning rate."),
     },
     "Analyse": {
         "speedup": ("analyse:speedup", "Show how much faster N workers are, without computing gradients."),

@@ -7,15 +7,15 @@ from typing import NoReturn
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from rich.text import Text
 
 from straggler.analysis.tables import strip_controls
 from straggler.config.registry import InputError
 from straggler.record import Record, has_file
+from straggler.running.console import WordConsole
 
 # No markup: a path may contain brackets, which rich would interpret.
-out, err = Console(highlight=False, markup=False), Console(stderr=True, highlight=False, markup=False)
+out, err = WordConsole(), WordConsole(stderr=True)
 
 
 def find_run(run: str, folder: Path) -> Record:

@@ -8,7 +8,8 @@ import polars as pl
 import typer
 
 from straggler.algorithms.methods import METHODS
-from straggler.analysis.tables import build_table, describe_record, format_number
+from straggler.analysis.record_description import describe_record
+from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
 from straggler.cli.app import err, find_run, out
 from straggler.cli.completion import complete_catalogue, complete_entry
@@ -95,7 +96,7 @@ def data(
 
 
 def show(run: options.Run, out_folder: options.Records = Path("runs")) -> None:
-    """Show a run: settings, summary, curve, staleness and classes."""
+    """Show a run: results, curve, staleness, classes and settings."""
     record = find_run(run, out_folder)
     try:
         description = describe_record(record)

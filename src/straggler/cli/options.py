@@ -1,7 +1,7 @@
 """Options of the command line. Those of an experiment are generated from its fields."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -76,12 +76,15 @@ Json = Annotated[bool, record_option("--json", help="Print the summary as one li
 TEXTS = ("workers", "batch_size")  # numbers, or texts such as `2-8` and `balanced(32)`
 
 
-def with_experiment_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_experiment_options(
+    command: Callable[..., None], without: Collection[str] = ()
+) -> Callable[..., None]:
     """Give a command one option per field of Experiment; it receives them as keyword arguments."""
     from straggler.experiment import Experiment
 
+    hidden = {"min_workers", *without}
     experiment = [
-        make_parameter(key, field) for key, field in Experiment.model_fields.items() if key != "min_workers"
+        make_parameter(key, field) for key, field in Experiment.model_fields.items() if key not in hidden
     ]
     declared = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
     parameters = [*experiment, *declared]

@@ -36,12 +36,23 @@ def report(
     out_file: OutFile = None,
     format_: FormatOption = None,
     title: Annotated[str | None, typer.Option(help="The heading.", show_default="names of the runs")] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="Show the time until this test accuracy (%).",
+            show_default="the highest multiple of 5 that half of the settings reached",
+        ),
+    ] = None,
     runs: RunsFolder = Path("runs"),
+    results: Annotated[Path, typer.Option("--results", help="Folder of the sweeps and studies.")] = Path(
+        "results"
+    ),
 ) -> None:
-    """Write one file that shows runs or studies: settings, results, and how to run them again.
+    """Write one file that shows runs, sweeps or studies: settings, results, and how to run them again.
 
-    The HTML file needs no network and no other file. Several runs share their figures. Runs that differ only
-    in the seed are averaged, with 95 % confidence intervals.
+    The HTML file needs no network and no other file. A sweep or study may be named as in results/NAME.
+    Several runs share their figures. Runs that differ only in the seed are averaged, with 95 % confidence
+    intervals.
     """
     from straggler.web.report import report as write_report  # takes a second to import
     from straggler.web.study_page import is_study_folder
@@ -52,6 +63,11 @@ def report(
     def is_ignored(item: str) -> bool:
         return is_other_folder(Path(item)) and not is_study_folder(Path(item))
 
+    def find_study(item: str) -> str:
+        is_name = not Path(item).exists() and is_study_folder(results / item)
+        return str(results / item) if is_name else item
+
+    items = [find_study(item) for item in items]
     ignored = [item for item in items if is_ignored(item)]
     if len(ignored) == len(items):
         raise InputError(
@@ -66,7 +82,7 @@ def report(
         if item not in ignored
     ]
     with err.status("writing the report"):
-        path = write_report(paths, out_file, title, format_, on_problem=warn)
+        path = write_report(paths, out_file, title, format_, on_problem=warn, runs_folder=runs, target=target)
     out.print(f"report in {path} ({path.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
 
 
@@ -104,8 +120,11 @@ def serve(
     def show_address(url: str) -> None:
         out.print(f"open {url}", soft_wrap=True)
 
+    def show_line(line: str) -> None:
+        err.print(line, markup=False, soft_wrap=True)
+
     try:
-        run_server(runs, results, host, port, secret, show_address, shows_token)
+        run_server(runs, results, host, port, secret, show_address, shows_token, show_line)
     except KeyboardInterrupt:  # the usual end of a server is no error
         sys.exit(130)
 

@@ -1,5 +1,6 @@
 """The study command."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from straggler.analysis.study_agreement import HEADS
 from straggler.analysis.tables import build_table, fill_section
 from straggler.cli import options
 from straggler.cli.app import err, out
@@ -22,14 +24,9 @@ from straggler.cli.sweep import (
     run_or_describe_plan,
 )
 from straggler.config.registry import InputError
-from straggler.reproduction.page import (
-    build_claim_rows,
-    count_verdicts,
-    draw_study,
-    format_account,
-    format_outdated,
-    holds_results,
-)
+from straggler.reproduction.account import build_claim_rows, count_verdicts, list_undecided
+from straggler.reproduction.page import draw_study, format_account, holds_results
+from straggler.reproduction.provenance import format_outdated
 from straggler.reproduction.study import Scale, Study, list_builtin_studies, load_study
 from straggler.running.progress import ProgressBar
 from straggler.sweeps.grid import Cell
@@ -103,6 +100,7 @@ def study(
         count = seeds or (1 if quick else chosen.seeds)
         with open_pool(on, address, cores, runs, data, device) as pool:
             plan = plan_sweep(title, cells, range(count), pool, folder)
+            plan.store.facts["protocol_sha256"] = chosen.read_claims(scale).protocol.sha256 or None
             failed = run_or_describe_plan(plan, dry_run)
     if chosen.after_runs and not (draw_only or dry_run or quick):
         with ProgressBar(err, chosen.name) as bar:
@@ -139,10 +137,14 @@ def show_study(
             out.print(build_table(title, columns, chosen))
     if drawn.judgements:
         heads, verdicts = build_claim_rows(drawn.judgements)
-        heads, *rows = [
-            [*row[1:-1], row[0]] for row in (heads, *verdicts)
-        ]  # only the page has the column `measured`
+        heads, *rows = [[*row[1:7], row[0]] for row in (heads, *verdicts)]  # the page has all columns
         out.print(build_table(count_verdicts(drawn.judgements), heads, rows))
+        heads, rows = list_undecided(drawn.judgements)
+        if rows:
+            out.print(build_table("Why claims are inconclusive", heads, rows))
+    if drawn.agreement:
+        rows = [one.row() for one in (*drawn.agreement, *drawn.details)]
+        out.print(build_table("Agreement with the source", list(HEADS), rows))
     if rehearsal:
         out.print("This was a rehearsal: no number above is a result, and no claim is judged.")
     elif drawn.outdated:
@@ -150,8 +152,8 @@ def show_study(
     out.print(f"Tables, claims and figures: {folder / 'README.md'}", soft_wrap=True)
     if into is not None:
         try:
-            text = f"{study.notes}\n\n{format_account(drawn.judgements, drawn.coverage)}".lstrip()
-            fill_section(into, f"claims:{study.name}", text)
+            place = Path(os.path.relpath(folder, into.parent)).as_posix()
+            fill_section(into, f"claims:{study.name}", format_account(study, drawn, place))
         except (OSError, ValueError) as error:
             raise InputError(f"--into {into}: {error}") from None
 

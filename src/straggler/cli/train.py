@@ -119,13 +119,13 @@ def show_result(record: Record) -> None:
     out.print(f"The record is in {record.path}. Show it with: {command}", soft_wrap=True)
 
 
-def parse_assignments(pairs: list[str]) -> dict[str, Any]:
+def parse_assignments(pairs: list[str], option: str = "--set") -> dict[str, Any]:
     """Parse `key=value` texts; values are read as TOML, or else as plain text."""
     settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(f"--set {pair!r} must have the form key=value")
+            raise InputError(f"{option} {pair!r} must have the form key=value")
         try:
             settings[key.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

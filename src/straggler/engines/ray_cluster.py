@@ -3,12 +3,13 @@
 import atexit
 import math
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from ray._private import ray_constants
 from ray._private import utils as ray_utils
 from ray._private import worker as ray_worker
 from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from straggler.config.registry import InputError
 from straggler.engines.real_time import WorkerError
@@ -24,6 +26,7 @@ from straggler.running.signals import deferring_interrupts
 
 ONE_CPU = {"CPU": 1.0}
 CANCEL_SECONDS = 10.0  # time that cancelled calls have to clean up
+SILENCE_SECONDS = 60.0  # without a message of a call that has begun, after which it counts as hung
 SHUTDOWN_SECONDS = 5.0  # time to disconnect from a cluster whose control store is gone
 LOOK_SECONDS = 2.0  # between two looks at Ray's control store
 RECONNECT_SETTING = "RAY_gcs_rpc_server_reconnect_timeout_s"  # Ray's limit, 60 s unless it is set
@@ -219,18 +222,43 @@ class LostCall:
     reason: str
 
 
+@dataclass
+class RunningCall:
+    """A call: its name, and since its first message where it runs and when it sent a message."""
+
+    name: str
+    place: tuple[int, str] | None = None  # process and node
+    heard: float = math.inf
+
+
+def run_with_place(function: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[Any]:
+    """Yield the process and the node of a call, then its messages."""
+    yield os.getpid(), ray.get_runtime_context().get_node_id()
+    yield from function(*arguments)
+
+
+def kill_process(pid: int) -> None:
+    """Kill a process of this node."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 class RemoteCalls:
-    """Calls of a generator function on the nodes of a cluster, one CPU each, that yield messages."""
+    """Calls of a generator function on the nodes of a cluster, one CPU each, that yield messages.
+
+    A call that has begun and sends no message for a while, because its process or node is stopped, is lost.
+    Its process is killed, so that the CPU is free again.
+    """
 
     def __init__(self, function: Callable[..., Iterator[Any]], address: str | None, cores: int) -> None:
         self._connection = RayConnection(address, cores)
         remote = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming", scheduling_strategy="SPREAD")
-        self._function = remote(function)
-        self._names: dict[Any, str] = {}
+        self._remote, self._function = remote(run_with_place), ray.put(function)
+        self._calls: dict[Any, RunningCall] = {}
         self._room = 0
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._calls)
 
     @property
     def room(self) -> int:
@@ -245,26 +273,48 @@ class RemoteCalls:
 
     def start(self, name: str, *arguments: Any) -> None:
         """Start a call with these arguments; `receive` returns its messages under this name."""
-        self._names[self._function.remote(*arguments)] = name
+        self._calls[self._remote.remote(self._function, *arguments)] = RunningCall(name)
 
     def receive(self) -> tuple[str, Any]:
         """Wait for the next message of a call; return its name and the message, or None when it has ended."""
-        (call,) = self._connection.wait(list(self._names))
-        try:
-            return self._names[call], ray.get(next(call))
-        except StopIteration:
-            return self._names.pop(call), None
-        except RayError as error:
-            return self._names.pop(call), LostCall(summarize_error(error))
+        while True:
+            if ready := self._connection.wait(list(self._calls), LOOK_SECONDS):
+                running = self._calls[ready[0]]
+                running.heard = time.monotonic()
+                try:
+                    message = ray.get(next(ready[0]))
+                except StopIteration:
+                    return self._calls.pop(ready[0]).name, None
+                except RayError as error:
+                    return self._calls.pop(ready[0]).name, LostCall(summarize_error(error))
+                if running.place is not None:
+                    return running.name, message
+                running.place = message
+            elif (silent := self._find_silent_call()) is not None:
+                return self._end_call(silent)
+
+    def _find_silent_call(self) -> Any:
+        """Return a call that counts as hung, or None; at this time no call has a message."""
+        limit = time.monotonic() - SILENCE_SECONDS
+        return next((call for call, running in self._calls.items() if running.heard < limit), None)
+
+    def _end_call(self, call: Any) -> tuple[str, LostCall]:
+        """Kill the process of a call, if its node answers, and give the call up."""
+        running = self._calls.pop(call)
+        assert running.place is not None
+        pid, node = running.place
+        where: dict[str, Any] = {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+        ray.remote(num_cpus=0, max_retries=0, **where)(kill_process).remote(pid)
+        return running.name, LostCall(f"it sent nothing for {SILENCE_SECONDS:g} s, and its process was ended")
 
     def close(self) -> None:
         """Cancel the calls that are not finished, and disconnect."""
-        if self._names:
-            ends = [call.completed() for call in self._names]
-            for call in self._names:
+        if self._calls:
+            ends = [call.completed() for call in self._calls]
+            for call in self._calls:
                 ray.cancel(call)
             ray.wait(ends, num_returns=len(ends), timeout=CANCEL_SECONDS)
-            self._names = {}
+            self._calls = {}
         self._connection.close()
 
 

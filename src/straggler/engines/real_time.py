@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from straggler.core import Arrival, Change, Job, Message, WorkerProgram
 from straggler.engines import EngineSetup
 from straggler.engines.pool.child_process import START_SECONDS
+from straggler.running.watchdog import note_progress
 
 if TYPE_CHECKING:
     from straggler.timing import Durations
@@ -121,6 +122,7 @@ class RealTimeEngine(ABC):
         Return None if no worker is busy, at the end of the seconds, and when the run should stop.
         """
         while self._running or self._absent or self._changes:
+            note_progress()
             if self._changes:
                 worker, joined = self._changes.popleft()
                 self._running.pop(worker, None)

@@ -1,6 +1,7 @@
-"""Studies: a folder with a grid of experiments, the source's numbers, its tables and claims, and notes."""
+"""Studies: a folder with a grid of experiments, the source's numbers, tables, claims, protocol and notes."""
 
 import importlib
+import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -37,7 +38,7 @@ class StudyTable:
 
 @dataclass(frozen=True)
 class Study:
-    """A source's experiments. Its folder has numbers.csv, tables.toml, claims.toml and notes.md."""
+    """A source's experiments. Its folder has numbers.csv, notes.md and three TOML files."""
 
     folder: Path
     title: str
@@ -48,6 +49,7 @@ class Study:
     quick: Callable[[Labels], bool] = lambda labels: True  # the cells of a rehearsal
     quick_settings: Mapping[str, Any] = field(default_factory=dict)  # that make the rehearsal's runs short
     compared: Mapping[str, Sequence[str]] | None = None  # panels of beside.png: title, tables
+    compared_by: Sequence[str] = ()  # labels for which the agreement with the source is also shown
     words: Mapping[Scale, Mapping[str, str]] = field(default_factory=dict)  # for {word} in claims.toml
     functions: Mapping[str, Callable[..., float]] = field(default_factory=dict)  # for contrasts
     more_tables: Callable[[pl.DataFrame], list[tuple[str, str]]] | None = None  # caption, Markdown
@@ -68,10 +70,14 @@ class Study:
         except (OSError, TypeError, ValueError) as error:
             raise InputError(f"{file}: {error}. Each table needs caption, rows and columns.") from None
 
-    @property
-    def notes(self) -> str:
+    @cached_property
+    def notes(self) -> dict[str, str]:
+        """The sections of notes.md by heading; text before the first heading has the heading `Notes`."""
         file = self.folder / "notes.md"
-        return file.read_text().strip() if file.is_file() else ""
+        text = file.read_text().strip() if file.is_file() else ""
+        first, *rest = re.split(r"^## +(.+)$", text, flags=re.MULTILINE)
+        sections = {"Notes": first, **dict(zip(rest[::2], rest[1::2], strict=True))}
+        return {heading.strip(): section.strip() for heading, section in sections.items() if section.strip()}
 
     def cells(self, scale: Scale = "default") -> list[Cell]:
         """Return all cells, those of the most important tables first."""

@@ -16,6 +16,7 @@ from straggler.running.observer import Observer, ObserverState
 from straggler.running.recorder import Recorder, RecorderState
 from straggler.running.signals import StopRequest
 from straggler.running.supervision import SAVED, STARTED, tell_supervisor
+from straggler.running.watchdog import note_progress
 
 END_SECONDS = 5.0  # training that would be lost if the final evaluation were interrupted
 
@@ -92,6 +93,7 @@ class Checkpointer:
 
     def __call__(self) -> bool:
         """Write a checkpoint if one is due; return whether the run must stop."""
+        note_progress()
         self.observer.callbacks.raise_failure()
         due = time.monotonic() - self._saved >= self.interval.seconds
         due |= self._stop_requested or self.observer.is_stopped

@@ -267,10 +267,20 @@ def describe_environment(command: list[str]) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "versions": {name: version(name) for name in packages},
         "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
+        "processor": describe_processor(),
         "cores": os.cpu_count(),
         "git": find_git_commit(),
     }
+
+
+def describe_processor() -> str:
+    """Return the name of the processor and the instructions that torch uses, by which kernels round."""
+    from torch.backends import cpu
+
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name} ({cpu.get_cpu_capability()})"
 
 
 def find_git_commit() -> str | None:

@@ -24,7 +24,13 @@ from straggler.engines.pool.gradient_pool import GradientComputer, GradientPool,
 from straggler.engines.real_time import WorkerError
 from straggler.experiment import Experiment
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
-from straggler.record import Record, StragglerVersionWarning, find_finished_record, has_other_results_version
+from straggler.record import (
+    PRUNED,
+    Record,
+    StragglerVersionWarning,
+    find_finished_record,
+    has_other_results_version,
+)
 from straggler.running.allocator import tuned_allocator
 from straggler.running.callbacks import Callback, CallbackError, ProgressCallback, check_callbacks
 from straggler.running.checkpointer import Checkpointer, CheckpointInterval, RunState
@@ -33,6 +39,7 @@ from straggler.running.observer import Observer, ObserverSettings, RunProgress, 
 from straggler.running.placement import RunPlacement, deterministic_mode, place_run
 from straggler.running.recorder import Recorder
 from straggler.running.signals import StopRequest
+from straggler.running.watchdog import Watchdog
 
 REAL_TIME = "processes", "ray"  # engines whose workers have a process each
 
@@ -137,6 +144,8 @@ def train_and_record(
     resumed = load_checkpoint(folder, options, placement.server)
     if resumed is not None:
         started -= resumed.elapsed
+        if resumed.observer.stopped_by == PRUNED:  # the callback of the tuning decides again, if there is one
+            resumed.observer.stopped_by = None
     settings = ObserverSettings(
         experiment,
         evaluates_beside=not engine_class.is_virtual and experiment.eval_every > 0,
@@ -160,7 +169,8 @@ def train_and_record(
                 compute.wait_until_ready()
             checkpointer = Checkpointer(interval, server, engine, observer, recorder, stop)
             checkpointer.restore(resumed) if resumed else checkpointer.start()
-            with checkpointer.saving_on(WorkerError, CallbackError):
+            watchdog = Watchdog(options.worker_timeout, options.report)
+            with watchdog, checkpointer.saving_on(WorkerError, CallbackError):
                 observer.callbacks.raise_failure()
                 with stop.listening():  # a stopped run may have been interrupted
                     is_over, run = observer.is_stopped, (server, engine, budget, observer, checkpointer)

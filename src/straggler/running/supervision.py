@@ -5,6 +5,7 @@ purpose. Both sides use the standard library only, so that the parent stays smal
 """
 
 import argparse
+import faulthandler
 import os
 import select
 import signal
@@ -13,10 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
 from straggler.running.signals import handling_signals
+from straggler.running.watchdog import list_silences
 
 VARIABLE = "STRAGGLER_SUPERVISOR"  # the number of the pipe in the environment of the run
 ALIVE, STARTED, SAVED, ENDED = b".", b"s", b"c", b"e"
@@ -26,24 +29,31 @@ MAX_LOSSES = 5  # in a row without a new checkpoint, unless --max-failures sets 
 INVALID_CODE = 2  # of a run that cannot start, for example because its cluster has not come back yet
 RESTART_CODE = 75  # of a run that says that another try may succeed (EX_TEMPFAIL), as without a cluster
 LONGEST_PAUSE = 60.0  # seconds before a restart; they double from one second
+STACK_SECONDS = 1.0  # that a silent run has to print where it is, before it is killed
 END_SECONDS = 5.0  # after the second stop signal, until the run is killed
 
 _pipe: int | None = None  # of this process, if it is supervised
 
 
 def start_heartbeat() -> None:
-    """Send a byte per second to the supervisor, if there is one; stop the run if the supervisor dies."""
+    """Send a byte per second to the supervisor, if there is one; stop the run if the supervisor dies.
+
+    A run that makes no progress sends none. Before the supervisor kills a silent run, SIGUSR1 makes it print
+    the stacks of its threads, also if it does not return to Python.
+    """
     global _pipe
     if (number := os.environ.pop(VARIABLE, "")).isdecimal():
         _pipe = int(number)
         os.set_inheritable(_pipe, False)
+        faulthandler.register(signal.SIGUSR1)
         threading.Thread(target=_beat, daemon=True).start()
 
 
 def _beat() -> None:
     try:
         while True:
-            tell_supervisor(ALIVE)
+            if not list_silences():
+                tell_supervisor(ALIVE)
             time.sleep(BEAT_SECONDS)
     except OSError:
         os.kill(os.getpid(), signal.SIGTERM)  # the run saves a checkpoint and ends
@@ -83,8 +93,16 @@ class SupervisedRun:
             return bool(told)
         self.silence += BEAT_SECONDS
         if self.is_silent(timeout):
-            self.process.kill()
+            self.kill_silent_process()
         return True
+
+    def kill_silent_process(self) -> None:
+        """Let the process print where it is, also if it was stopped, and kill it."""
+        self.process.send_signal(signal.SIGUSR1)
+        self.process.send_signal(signal.SIGCONT)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STACK_SECONDS)
+        self.process.kill()
 
     def is_silent(self, timeout: float) -> bool:
         """Return whether the process counts as hung."""

@@ -12,7 +12,9 @@ from typing import Any
 from straggler.config.imports import has_import_strings
 from straggler.config.registry import CatalogueEntry, InputError, suggest_name
 from straggler.experiment import Experiment
+from straggler.running.callbacks import Callback
 from straggler.running.untrusted_files import read_toml
+from straggler.sweeps.tuning import Tuning, check_per, parse_seeds, parse_tuning
 from straggler.timing.clusters import Repetition
 
 MAX_RUNS = 100_000
@@ -30,6 +32,7 @@ class Cell:
     measurements: tuple[str, ...] = ()  # in addition to the summary: names in sweeps.results.MEASUREMENTS
     seeds: int | None = None  # overrides the sweep's number of seeds
     metric: str = "test_accuracy"  # the column of the summary that tables show
+    tuning: Tuning | None = None  # finds values of more settings before the cell is run
 
     @property
     def name(self) -> str:
@@ -39,6 +42,18 @@ class Cell:
     def experiment(self, seed: int) -> Experiment | Repetition:
         """Return the experiment of this cell with a seed."""
         return Experiment(**self.settings, seed=seed)
+
+    def check(self, seed: int) -> None:
+        """Raise InputError if the cell, or a value that its tuning may try, is impossible."""
+        if self.tuning is None:
+            self.experiment(seed)
+        else:
+            self.tuning.check(self.settings, seed)
+
+    def with_values(self, values: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> "Cell":
+        """Return the cell with values of the searched settings, which become labels, and more settings."""
+        labels = {**self.labels, **{key: format_label(value) for key, value in values.items()}}
+        return replace(self, labels=labels, settings={**self.settings, **values, **(more or {})}, tuning=None)
 
 
 class ThroughputCell(Cell):
@@ -59,6 +74,8 @@ class PlannedRun:
     cells: list[Cell] = field(default_factory=list)
     is_cached: bool = False  # its record exists
     seconds: float = 0.0  # estimated; 0 if it is cached or cannot start
+    is_trial: bool = False  # of a tuning; its summary is not a result of the sweep
+    callbacks: tuple[Callback, ...] = ()
 
     @property
     def id(self) -> str:
@@ -123,14 +140,17 @@ def expand_grid(grid: Grid, seeds: int | Sequence[int] | None = None) -> tuple[l
 
     A list means alternatives: there is a cell for every combination. The tables `[[grid]]` of a TOML file,
     or a list of dictionaries, are several grids; settings outside of `[[grid]]` apply to all of them. `seeds`
-    is a number (3 means the seeds 0, 1 and 2) or a list.
+    is a number (3 means the seeds 0, 1 and 2) or a list. `[methods.NAME]` has settings of one method, and
+    `tune` the settings that are searched for each cell.
     """
-    shared = dict(grid) if isinstance(grid, Mapping) else {"grid": list(grid)}
-    parts = shared.pop("grid", [{}])
+    shared: dict[str, Any] = dict(grid) if isinstance(grid, Mapping) else {"grid": list(grid)}
+    parts, methods = shared.pop("grid", [{}]), shared.pop("methods", {})
     chosen_seeds = parse_seeds(shared.pop("seeds", 1) if seeds is None else seeds)
     if not isinstance(parts, list) or not parts or not all(isinstance(part, Mapping) for part in parts):
         raise InputError("grid must be a list of tables: [[grid]] in TOML, a list of dictionaries in Python")
     grids = [join_metrics(shared | dict(part)) for part in parts]
+    grids = apply_method_settings(grids, methods)
+    tunings = [parse_tuning(part.pop("tune")) if "tune" in part else None for part in grids]
     for settings in grids:
         check_grid(settings)
     runs = len(chosen_seeds) * sum(
@@ -142,9 +162,37 @@ def expand_grid(grid: Grid, seeds: int | Sequence[int] | None = None) -> tuple[l
             f"The grid has {runs:,} runs, the limit is {MAX_RUNS:,}. Shorten its lists or split the sweep"
         )
     varying = [key for key in dict.fromkeys(itertools.chain(*grids)) if does_vary(key, grids)]
-    cells: list[Cell] = [cell for settings in grids for cell in expand_combinations(settings, varying)]
-    as_text = {key for key in varying if any(isinstance(cell.labels[key], str) for cell in cells)}
+    cells = list[Cell]()
+    for settings, tuning in zip(grids, tunings, strict=True):
+        labels = [key for key in varying if tuning is None or key not in tuning.space]
+        check_per((tuning and tuning.per) or (), labels)
+        cells += [replace(cell, tuning=tuning) for cell in expand_combinations(settings, labels)]
+    as_text = {key for key in varying if any(isinstance(cell.labels.get(key), str) for cell in cells)}
     return [unify_labels(cell, as_text) for cell in cells], chosen_seeds
+
+
+def apply_method_settings(grids: Sequence[dict[str, Any]], methods: Any) -> list[dict[str, Any]]:
+    """Return the grids with the settings of `[methods.NAME]` tables: such a method has a grid of its own."""
+    if not isinstance(methods, Mapping) or not all(isinstance(each, Mapping) for each in methods.values()):
+        raise InputError("methods must be tables such as [methods.dana-ga], with settings of this method")
+    listed = [
+        part["method"] if isinstance(part.get("method"), list) else [part.get("method")] for part in grids
+    ]
+    known = [str(name) for names in listed for name in names if name is not None]
+    for name in methods:
+        if name not in known:
+            raise InputError(f"[methods.{name}]: the sweep has no such method. {suggest_name(name, known)}")
+    found = []
+    for part, names in zip(grids, listed, strict=True):
+        if methods.keys().isdisjoint(map(str, names)):
+            found.append(part)
+            continue
+        for name in names:
+            own = dict(methods.get(name, {}))
+            if wrong := {"method", "grid", "methods", "seeds", "tune"} & own.keys():
+                raise InputError(f"[methods.{name}]: {min(wrong)} applies to all methods. Move it to the top")
+            found.append(part | {"method": name} | own)
+    return found
 
 
 def join_metrics(settings: dict[str, Any]) -> dict[str, Any]:
@@ -239,7 +287,7 @@ def find_runnable_cells(cells: Sequence[Cell], seed: int) -> tuple[list[Cell], d
     valid, errors = list[Cell](), list[tuple[Cell, str]]()
     for cell in cells:
         try:
-            cell.experiment(seed)
+            cell.check(seed)
             valid.append(cell)
         except InputError as error:
             errors.append((cell, str(error)))
@@ -250,16 +298,3 @@ def find_runnable_cells(cells: Sequence[Cell], seed: int) -> tuple[list[Cell], d
         if not valid:
             raise InputError(reason)
     return valid, {cell.name: reason for cell, reason in errors}
-
-
-def parse_seeds(seeds: Any) -> Sequence[int]:
-    """Return the seeds that a number or a list means."""
-    if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
-        return range(seeds)
-    listed = list(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else []
-    are_seeds = all(isinstance(seed, int) and seed >= 0 for seed in listed)
-    if not listed or not are_seeds or len(set(listed)) < len(listed):
-        raise InputError(
-            f"seeds = {seeds!r} must be a positive number (3) or a list of different seeds ([0, 7])"
-        )
-    return listed

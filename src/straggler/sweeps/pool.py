@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -19,22 +19,26 @@ import cloudpickle
 from straggler.core.devices import DeviceChoice, find_devices
 from straggler.engines.pool.fork_server import fork_child
 from straggler.experiment import Experiment
+from straggler.running.callbacks import Callback
 from straggler.running.observer import RunProgress
+from straggler.running.watchdog import list_silences
 from straggler.sweeps.grid import PlannedRun
 from straggler.sweeps.results import SummaryRow, summarise_run, summarise_throughput
 from straggler.timing.clusters import Repetition
 
 STOP_SECONDS = 20.0  # that a process has to save its run when the sweep is interrupted
+START_SECONDS = 600.0  # that a process has to import its modules; with other programs, that takes minutes
 BEAT_SECONDS = 1.0  # between two signs of life of a process
+START_SECONDS = 60.0  # that a process may take until it is ready for its first run
 SILENCE_SECONDS = 60.0  # without a sign of life, after which a process counts as hung
 
 
 @dataclass(frozen=True)
 class RunEvent:
-    """An event of a run: its progress (0 to 1), its summary row, why it failed, or why it is repeated."""
+    """An event of a run: progress (0 to 1), the summary row, why it failed or is repeated, where it hangs."""
 
     run: PlannedRun
-    kind: Literal["progress", "done", "failed", "repeated"]
+    kind: Literal["progress", "done", "failed", "repeated", "silent"]
     content: Any
 
 
@@ -46,9 +50,9 @@ class PoolProcess:
         self._fork_server, self._number = fork_child(serve_runs, [theirs.fileno()], [theirs.fileno()])
         theirs.close()
         self.connection, self.run = Connection(ours.detach()), None  # type: Connection, PlannedRun | None
-        if not self.connection.poll(SILENCE_SECONDS):
+        if not self.connection.poll(START_SECONDS):
             self._fork_server.kill_child(self._number)
-            raise RuntimeError(f"A process for runs did not start within {SILENCE_SECONDS:g} s. Try again.")
+            raise RuntimeError(f"A process for runs did not start within {START_SECONDS:g} s. Try again.")
         self.pid: int = self.connection.recv()
         self.heard = time.monotonic()  # when it last sent a message, or received a run
 
@@ -89,10 +93,14 @@ class LocalPool:
         self.processes: list[PoolProcess] = []
 
     def run(self, planned: Iterable[PlannedRun]) -> Generator[RunEvent]:
-        """Yield events until all runs have ended. If it is closed early, running experiments are saved."""
+        """Yield events until all runs have ended. If it is closed early, running experiments are saved.
+
+        The processes stay for the next call, until `close`.
+        """
         waiting = deque(planned)
         try:
-            self.processes = [PoolProcess() for _ in range(min(self.cores, len(waiting)))]
+            while len(self.processes) < min(self.cores, len(waiting)):
+                self.processes.append(PoolProcess())
             while waiting or any(process.run for process in self.processes):
                 for number, process in enumerate(self.processes):
                     if process.run is None and waiting:
@@ -106,15 +114,22 @@ class LocalPool:
                     if process.is_hung:
                         yield self._end_hung_process(number)
         finally:
-            for process in self.processes:
-                process.interrupt()
-            for process in self.processes:
-                process.close()
+            if any(process.run for process in self.processes):
+                self.close()
+
+    def close(self) -> None:
+        """End the processes; running experiments are saved."""
+        for process in self.processes:
+            process.interrupt()
+        for process in self.processes:
+            process.close()
+        self.processes = []
 
     def _start(self, number: int, run: PlannedRun) -> None:
         devices = self._devices if run.is_real_time else [self._devices[number % len(self._devices)]]
         places = self.runs.absolute(), self.data, self.address, ",".join(devices)
-        order = cloudpickle.dumps((run.id, run.order, run.measurements, *places, Path.cwd(), sys.argv))
+        what = run.id, run.order, run.measurements
+        order = cloudpickle.dumps((*what, *places, run.callbacks, Path.cwd(), sys.argv))
         try:
             self.processes[number].connection.send_bytes(order)
         except OSError:  # the process died while it was idle
@@ -146,7 +161,7 @@ class LocalPool:
         process.heard = time.monotonic()
         if kind == "alive":
             return None
-        if kind != "progress":
+        if kind not in ("progress", "silent"):
             process.run = None
         return RunEvent(run, kind, content)
 
@@ -161,10 +176,13 @@ def serve_runs(fd: int) -> None:
             connection.send(message)
 
     def beat() -> None:
+        reported: list[str] = []
         with suppress(OSError):
             while True:
                 time.sleep(BEAT_SECONDS)
-                send(("alive", None))
+                silences = list_silences()
+                send(("silent", silences[0]) if silences and not reported else ("alive", None))
+                reported = silences
 
     send(os.getpid())
     threading.Thread(target=beat, daemon=True).start()
@@ -190,6 +208,7 @@ def run_and_summarise(
     data: Path | None,
     address: str | None = None,
     device: str = "cpu",
+    callbacks: Sequence[Callback] = (),
 ) -> tuple[str, SummaryRow | str]:
     """Run an experiment on one core, or use its record. Return ("done", row) or ("failed", reason)."""
     try:
@@ -201,7 +220,8 @@ def run_and_summarise(
             reason = "the versions of straggler differ, or a custom object has no stable fingerprint"
             return "failed", f"{problem}: {reason}"
         cluster = address if experiment.engine == "ray" else None
-        record = experiment.run(runs, jobs=1, data=data, progress=progress, address=cluster, device=device)
+        how = {"progress": progress, "address": cluster, "device": device, "callbacks": callbacks}
+        record = experiment.run(runs, jobs=1, data=data, **how)  # type: ignore[arg-type]
         return "done", summarise_run(experiment, record, measurements, data)
     except Exception as error:
         return "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"

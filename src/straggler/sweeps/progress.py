@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -16,21 +17,45 @@ MAX_REASONS = 50  # failures whose reasons are written
 WRITE_SECONDS = 0.5  # between two versions of the file
 
 
+@dataclass(frozen=True)
+class LaterRuns:
+    """Runs that are planned when others have ended, as far as their number is known."""
+
+    count: int = 0
+    seconds: float = 0.0  # estimated
+
+
 class SweepProgress:
     """Counts runs that are done, running and failed; predicts the time left from the estimated work done."""
 
-    def __init__(self, runs: Sequence[PlannedRun], cached: int = 0) -> None:
+    def __init__(self, runs: Sequence[PlannedRun], cached: int = 0, later: LaterRuns | None = None) -> None:
         """`cached` runs are only in the results; they count as done."""
-        self.runs, self.cached = {run.id: run for run in runs}, cached
+        self.runs, self.cached, self.later = {run.id: run for run in runs}, cached, later or LaterRuns()
         self.done = 0
         self.failures: dict[str, str] = {}  # reasons by id
         self.running: dict[str, float] = {}  # progress by id, 0 to 1
-        self.work = sum(run.seconds for run in runs)
         self._work_ended = 0.0
         self._started = time.monotonic()
 
+    @property
+    def work(self) -> float:
+        """The estimated seconds of all runs."""
+        return sum(run.seconds for run in self.runs.values()) + self.later.seconds
+
+    @property
+    def count(self) -> int:
+        """The number of runs, including those that are not planned yet."""
+        return len(self.runs) + self.later.count
+
+    def add(self, runs: Sequence[PlannedRun], later: LaterRuns) -> None:
+        """Count runs that are planned now, and those that remain to be planned."""
+        self.runs |= {run.id: run for run in runs}
+        self.later = later
+
     def update(self, event: RunEvent) -> None:
         """Count an event."""
+        if event.kind == "silent":
+            return
         if event.kind in ("progress", "repeated"):
             self.running[event.run.id] = event.content if event.kind == "progress" else 0.0
             return
@@ -58,11 +83,11 @@ class SweepProgress:
     def __str__(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""
         left = "" if self.seconds_left is None else f", {format_duration(self.seconds_left)} left"
-        return f"{self.done} of {len(self.runs)} runs{failed}{left}"
+        return f"{self.done} of {self.count} runs{failed}{left}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `progress.json`."""
-        runs, done, failed = len(self.runs) + self.cached, self.done + self.cached, len(self.failures)
+        runs, done, failed = self.count + self.cached, self.done + self.cached, len(self.failures)
         reasons = list(self.failures.items())[:MAX_REASONS]
         return {
             "runs": runs,

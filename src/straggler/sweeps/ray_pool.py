@@ -7,7 +7,8 @@ import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from straggler.experiment import Experiment
 from straggler.problems.downloads.sources import DataError
 from straggler.record import RecordError, find_finished_record
 from straggler.running.observer import RunProgress
+from straggler.running.watchdog import list_silences
 from straggler.sweeps.grid import PlannedRun
 from straggler.sweeps.pool import LocalPool, RunEvent, run_and_summarise
 from straggler.sweeps.transfer import PackedData, pack_dataset, pack_record, unpack_dataset, unpack_record
@@ -41,11 +43,15 @@ class RayPool:
         self.address, self.runs, self.data = address, runs, data
         self.device = "cpu"
         self._lost, self._max_cores = LostCall, cores
-        self._datasets: dict[str, Any] = {}  # references to data sets on the cluster, by name
-        self._calls = RemoteCalls(run_on_node, address, cores or CORES)
+        self._open_calls = partial(RemoteCalls, run_on_node, address, cores or CORES)
+        self._open()
         if not self._calls.room:
             self.close()
             raise InputError(f"--address {address}: no node has a CPU for a run. Start a node that has one")
+
+    def _open(self) -> None:
+        self._datasets: dict[str, Any] = {}  # references to data sets on the cluster, by name
+        self._calls, self._is_open = self._open_calls(), True
 
     @property
     def cores(self) -> int:
@@ -54,20 +60,25 @@ class RayPool:
         return min(room, self._max_cores or room)
 
     def close(self) -> None:
-        """Leave the cluster."""
+        """Leave the cluster, until `run` is called again."""
         self._calls.close()
+        self._is_open = False
 
     def run(self, planned: Iterable[PlannedRun]) -> Generator[RunEvent]:
-        """Yield events until all runs have ended, then leave the cluster. Closing it cancels the runs."""
+        """Yield events until all runs have ended. If it is closed early, the runs are cancelled."""
+        if not self._is_open:
+            self._open()
         here, missing = list[PlannedRun](), list[PlannedRun]()
         for run in planned:  # cached runs and simulations without gradients are not worth a call
             is_cached = find_finished_record(self.runs / run.id) is not None
             (here if is_cached or isinstance(run.experiment, Repetition) else missing).append(run)
         try:
-            yield from LocalPool(min(self.cores, CORES), self.runs, self.data).run(here)
+            with closing(LocalPool(min(self.cores, CORES), self.runs, self.data)) as pool:
+                yield from pool.run(here)
             yield from self._run_on_cluster(missing)
         finally:
-            self.close()
+            if len(self._calls):
+                self.close()
 
     def _run_on_cluster(self, planned: list[PlannedRun]) -> Iterator[RunEvent]:
         waiting, by_id, losses = deque(planned), {run.id: run for run in planned}, Counter[str]()
@@ -91,7 +102,7 @@ class RayPool:
         if self.address is not None:  # another machine may lack the user's files
             # Fingerprints of custom code need its source, so the node cannot compute the id.
             order = run.portable_order, None if run.is_custom else run.id, None
-        packed = cloudpickle.dumps((*order, run.measurements, sys.argv, sys.path))
+        packed = cloudpickle.dumps((*order, run.measurements, run.callbacks, sys.argv, sys.path))
         self._calls.start(run.id, packed, self._find_data(run))
 
     def _find_data(self, run: PlannedRun) -> Any:
@@ -122,7 +133,7 @@ class RayPool:
 
 def run_on_node(packed: bytes, data: PackedData | Path | None) -> Iterator[Message]:
     """Run an experiment in a temporary folder of a node; yield its progress, its summary row and record."""
-    order, id, folder, measurements, sys.argv, path = cloudpickle.loads(packed)
+    order, id, folder, measurements, callbacks, sys.argv, path = cloudpickle.loads(packed)
     sys.path.extend(each for each in path if each not in sys.path)
     if folder is not None:
         os.chdir(folder)
@@ -131,7 +142,9 @@ def run_on_node(packed: bytes, data: PackedData | Path | None) -> Iterator[Messa
     with tempfile.TemporaryDirectory(prefix=f"straggler-{os.getpid()}-") as name:
         place = data if isinstance(data, Path) else unpack_dataset(experiment.dataset, data, Path(name))
         thread = ReportingThread(
-            lambda progress: run_and_summarise(progress, id, order, measurements, Path(name), place)
+            lambda progress: run_and_summarise(
+                progress, id, order, measurements, Path(name), place, callbacks=callbacks
+            )
         )
         yield from thread.report_progress()
         kind, content = thread.result
@@ -176,12 +189,20 @@ class ReportingThread(threading.Thread):
             raise KeyboardInterrupt
 
     def report_progress(self) -> Iterator[Message]:
-        """Start the thread and yield its progress until it ends; cancel it if the generator is closed."""
+        """Start the thread and yield its progress until it ends, and where it hangs.
+
+        Cancel it if the generator is closed.
+        """
         self.start()
+        reported: list[str] = []
         try:
             while self.is_alive():
                 self.join(REPORT_SECONDS)
                 yield "progress", self._spent
+                silences = list_silences()
+                if silences and not reported:
+                    yield "silent", silences[0]
+                reported = silences
         finally:
             self._is_cancelled = True
             while self.is_alive():

@@ -1,9 +1,10 @@
 """The summary row of a run, and the additional measurements that studies ask for."""
 
+import functools
 import json
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,11 +20,12 @@ from straggler.experiment import Experiment
 from straggler.problems.supervised import SupervisedProblem, use_one_thread
 from straggler.record import Record
 from straggler.running.atomic_files import write_text_atomically
+from straggler.running.recorder import describe_environment
 from straggler.running.simulation import create_simulation
 from straggler.timing.clusters import Repetition
 
 SummaryRow = dict[str, Any]
-NOT_IN_ROWS = ("record", "weights_sha256", "id")  # paths differ between machines; the id is another column
+NOT_IN_ROWS = ("record", "id")  # paths differ between machines; the id is another column
 POINTS_PER_WORKER = 200  # of a `course`
 
 
@@ -42,6 +44,7 @@ def summarise_run(
     gaps = record.arrivals["gap"]
     row["test_error"] = None if row["test_accuracy"] is None else 100 - row["test_accuracy"]
     row["mean_gap"] = gaps.filter(gaps.is_finite()).mean()
+    row |= describe_origin(record.environment if (record.path / "environment.json").is_file() else {})
     for name in measurements:
         row |= MEASUREMENTS[name](experiment, record, data)
     return row
@@ -50,7 +53,25 @@ def summarise_run(
 def summarise_throughput(repetition: Repetition) -> SummaryRow:
     """Return the counts of a simulation without gradients, and the gradients used per second."""
     throughput = repetition.measure()
-    return {**vars(throughput), "speed": throughput.applied / throughput.seconds, "converged": True}
+    counts = {**vars(throughput), "speed": throughput.applied / throughput.seconds, "converged": True}
+    return counts | describe_origin(describe_this_process())
+
+
+@functools.cache
+def describe_this_process() -> dict[str, Any]:
+    return describe_environment([])
+
+
+def describe_origin(environment: Mapping[str, Any]) -> SummaryRow:
+    """Return when a run started, the versions that made it, and the kind of processor."""
+    versions = environment.get("versions", {})
+    return {
+        "started": environment.get("started"),
+        "torch_version": versions.get("torch"),
+        "straggler_version": versions.get("straggler"),
+        "python_version": environment.get("python"),
+        "processor": environment.get("processor"),
+    }
 
 
 def measure_curve(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:

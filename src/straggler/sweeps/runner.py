@@ -3,9 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,34 +18,91 @@ from straggler.running.signals import handling_signals
 from straggler.sweeps.cost import HIGH, LOW, CostModel
 from straggler.sweeps.grid import Cell, PlannedRun, plan_runs
 from straggler.sweeps.pool import LocalPool, RunEvent
-from straggler.sweeps.progress import ProgressFile, SweepProgress, format_duration
+from straggler.sweeps.progress import LaterRuns, ProgressFile, SweepProgress, format_duration
 from straggler.sweeps.ray_pool import RayPool
-from straggler.sweeps.summaries import SummaryStore, collect_labels
+from straggler.sweeps.search import group_searches
+from straggler.sweeps.summaries import SummaryStore
 
 WRITE_SECONDS = 20.0  # between two versions of the summaries
 Place = Literal["local", "ray"]
 Pool = LocalPool | RayPool
 
 
-@dataclass
 class SweepPlan:
-    """The runs of a sweep in their order, and where their results go."""
+    """The runs of a sweep in their order, and where their results go.
 
-    name: str
-    runs: list[PlannedRun]  # that are not in the summaries; records may exist
-    all_runs: list[PlannedRun]  # also those in the summaries, in the order of the cells
-    seeds: Sequence[int]
-    pool: Pool
-    store: SummaryStore
+    If cells have a tuning, the plan begins with the first trials. `advance` adds the runs that follow from
+    the results: more trials, and each cell with the best values.
+    """
+
+    def __init__(
+        self, name: str, cells: Sequence[Cell], seeds: Sequence[int], pool: Pool, store: SummaryStore
+    ) -> None:
+        self.name, self.seeds, self.pool, self.store = name, seeds, pool, store
+        self.runs: list[PlannedRun] = []  # that are not in the summaries; records may exist
+        self.all_runs: list[
+            PlannedRun
+        ] = []  # also those in the summaries, in the order of the cells; no trials
+        self.searches = group_searches(cells, seeds, pool.runs)
+        self._open, self._costs = list(self.searches), CostModel(pool.data)
+        self._places = {id(cell): number for number, cell in enumerate(cells)}
+        self._add_cells([cell for cell in cells if cell.tuning is None])
+        self.advance()
+
+    def advance(self, failures: Mapping[str, str] | None = None) -> list[PlannedRun]:
+        """Read the results of the runs so far; plan the runs that follow from them, and return these."""
+        first, trials = len(self.runs), list[PlannedRun]()
+        for search in list(self._open):
+            trials += search.advance(failures or {})
+            if search.is_over:
+                self._open.remove(search)
+                chosen = search.choose_cells()
+                for cell, final in zip(search.cells, chosen, strict=False):
+                    self._places[id(final)] = self._places[id(cell)]
+                self._add_cells(chosen)
+        known = {run.id for run in self.runs[first:]} if trials else set()
+        for run in trials:
+            if run.id not in known:  # one run may serve several searches
+                known.add(run.id)
+                run.seconds = self._costs.estimate(run)
+                self.runs.append(run)
+        return self.runs[first:]
+
+    def _add_cells(self, cells: Sequence[Cell]) -> None:
+        """Plan these cells: seed by seed, within a seed table by table, the longest first."""
+        planned = plan_runs(cells, self.seeds)
+        runs = [run for run in planned if not self.store.has(run)]
+        for run in runs:
+            run.is_cached = find_finished_record(self.pool.runs / run.id) is not None
+            run.seconds = 0.0 if run.is_cached else self._costs.estimate(run)
+        tables = list(dict.fromkeys(cell.labels.get("table") for cell in cells))
+        runs.sort(key=lambda run: (run.seed, tables.index(run.cells[0].labels.get("table")), -run.seconds))
+        self.runs += runs
+        self.all_runs = sorted(self.all_runs + planned, key=lambda run: self._places[id(run.cells[0])])
+
+    @property
+    def later(self) -> LaterRuns:
+        """The runs of searches that are planned when others have ended; pruning and widening change them."""
+        count, seconds = 0, 0.0
+        for search in self._open:
+            trials, final = search.count_later(), len(search.cells) * len(self.seeds)
+            trial_cell, final_cell = search.example_cells()
+            count += trials + final
+            seconds += trials * self._estimate(trial_cell)
+            seconds += 0.0 if search.includes(self.seeds) else final * self._estimate(final_cell)
+        return LaterRuns(count, seconds)
+
+    def _estimate(self, cell: Cell) -> float:
+        return self._costs.estimate(PlannedRun(cell.experiment(self.seeds[0]), self.seeds[0], cells=[cell]))
 
     @property
     def cached(self) -> int:
         """The number of runs that are in the summaries already."""
-        return len(self.all_runs) - len(self.runs)
+        return len(self.all_runs) - sum(not run.is_trial for run in self.runs)
 
     @property
     def missing(self) -> list[PlannedRun]:
-        """The runs that will be computed."""
+        """The runs that will be computed, as far as they are known."""
         return [run for run in self.runs if not run.is_cached]
 
     @property
@@ -54,14 +110,21 @@ class SweepPlan:
         """The estimated time of the sweep: simulations side by side, then real-time runs one by one."""
         real_time = sum(run.seconds for run in self.runs if run.is_real_time)
         virtual = [run.seconds for run in self.runs if not run.is_real_time]
-        return max(sum(virtual) / self.pool.cores, max(virtual, default=0.0)) + real_time
+        side_by_side = (sum(virtual) + self.later.seconds) / self.pool.cores
+        return max(side_by_side, max(virtual, default=0.0)) + real_time
 
     def __str__(self) -> str:
         where = " on Ray" if isinstance(self.pool, RayPool) else ""
         low, high = (format_duration(bound * self.seconds) for bound in (LOW, HIGH))
         estimate = f": about {low} to {high} with {format_count(self.pool.cores, 'process', 'es')}{where}"
-        counts = f"{format_count(len(self.all_runs), 'run')}, {format_count(len(self.seeds), 'seed')}"
-        return f"{self.name}: {counts}, {len(self.missing)} missing{estimate if self.missing else ''}"
+        later, missing = self.later.count, len(self.missing) + self.later.count
+        trials = sum(search.most_trials for search in self.searches)
+        tuning = f"{format_count(trials, 'trial')} of {format_count(len(self.searches), 'search', 'es')}, "
+        runs = sum(run.is_trial for run in self.runs) + len(self.all_runs) + later
+        counts = f"{format_count(runs, 'run')}, {format_count(len(self.seeds), 'seed')}"
+        return (
+            f"{self.name}: {tuning if trials else ''}{counts}, {missing} missing{estimate if missing else ''}"
+        )
 
 
 def plan_sweep(
@@ -72,28 +135,20 @@ def plan_sweep(
     results: Path,
     key: Sequence[str] | None = None,
 ) -> SweepPlan:
-    """Plan the runs: seed by seed, within a seed table by table, the longest first.
+    """Plan the runs of these cells.
 
     A run whose summary is in the results is not planned, even if its record is on another machine. `key` are
     the columns that identify a row of the summaries; by default the labels and the seed.
     """
     cells = list(cells)
-    all_runs = plan_runs(cells, seeds)
-    labels = collect_labels(all_runs)
-    store = SummaryStore(results, labels, key or [*labels, "seed"])
-    runs, costs = [run for run in all_runs if not store.has(run)], CostModel(pool.data)
-    for run in runs:
-        run.is_cached = find_finished_record(pool.runs / run.id) is not None
-        run.seconds = 0.0 if run.is_cached else costs.estimate(run)
-    tables = list(dict.fromkeys(cell.labels.get("table") for cell in cells))
-    runs.sort(key=lambda run: (run.seed, tables.index(run.cells[0].labels.get("table")), -run.seconds))
-    return SweepPlan(name, runs, all_runs, seeds, pool, store)
+    labels = list(dict.fromkeys(label for cell in cells for label in cell.labels))
+    return SweepPlan(name, cells, seeds, pool, SummaryStore(results, labels, key or [*labels, "seed"]))
 
 
 def run_plan(plan: SweepPlan, console: Console) -> dict[str, str]:
     """Run the missing experiments and write their summaries. Return the reasons of failures by id."""
-    progress = SweepProgress(plan.runs, plan.cached)
-    events, written = run_in_order(plan), time.monotonic()
+    progress = SweepProgress(plan.runs, plan.cached, plan.later)
+    events, written = run_in_rounds(plan, progress), time.monotonic()
     with (
         handling_signals(signal.default_int_handler),  # on SIGTERM too, running experiments are saved
         ProgressFile(plan.store.folder, progress) as file,
@@ -104,7 +159,8 @@ def run_plan(plan: SweepPlan, console: Console) -> dict[str, str]:
             for event in events:
                 progress.update(event)
                 if event.kind == "done":
-                    plan.store.add(event.run, event.content)
+                    if not event.run.is_trial:
+                        plan.store.add(event.run, event.content)
                 elif event.kind != "progress":
                     bar.say(f"{event.run.name} {event.kind}: {event.content}")
                 bar.advance(progress.fraction, str(progress))
@@ -117,12 +173,21 @@ def run_plan(plan: SweepPlan, console: Console) -> dict[str, str]:
     return progress.failures
 
 
-def run_in_order(plan: SweepPlan) -> Generator[RunEvent]:
-    """Run simulations side by side, then real-time runs one at a time on this machine."""
-    pool = plan.pool
-    yield from pool.run(run for run in plan.runs if not run.is_real_time)
-    alone = LocalPool(1, pool.runs, pool.data, pool.address, pool.device)
-    yield from alone.run(run for run in plan.runs if run.is_real_time)
+def run_in_rounds(plan: SweepPlan, progress: SweepProgress) -> Generator[RunEvent]:
+    """Run what is planned, then what follows from its results, until nothing does.
+
+    Simulations run side by side, then real-time runs one at a time on this machine.
+    """
+    runs = plan.runs
+    while runs:
+        yield from plan.pool.run(run for run in runs if not run.is_real_time)
+        if real_time := [run for run in runs if run.is_real_time]:
+            pool = plan.pool
+            pool.close()  # its CPUs are for the workers of these runs
+            with closing(LocalPool(1, pool.runs, pool.data, pool.address, pool.device)) as alone:
+                yield from alone.run(real_time)
+        runs = plan.advance(progress.failures)
+        progress.add(runs, plan.later)
 
 
 @contextmanager
@@ -140,12 +205,13 @@ def open_pool(
     if on == "local":
         if address is not None:
             raise InputError(f"--address {address} requires --on ray")
-        yield LocalPool(cores or os.cpu_count() or 1, runs, data, None, device)
+        pool: Pool = LocalPool(cores or os.cpu_count() or 1, runs, data, None, device)
     elif device != "cpu":
         raise InputError(f"--device {device} requires --on local: runs on a cluster use its CPUs.")
     else:
-        with closing(RayPool(address, cores, runs, data)) as pool:
-            yield pool
+        pool = RayPool(address, cores, runs, data)
+    with closing(pool):
+        yield pool
 
 
 def format_count(number: int, noun: str, ending: str = "s") -> str:

@@ -5,15 +5,18 @@ from functools import cached_property
 from pathlib import Path
 
 import polars as pl
-from rich.console import Console
 
+from straggler.analysis.figures.matplotlib_renderer import write_figure
 from straggler.analysis.sweep_tables import CAPTION, SweepTable
 from straggler.config.imports import refuse_import_strings
 from straggler.core.devices import DeviceChoice
 from straggler.record import Record, find_finished_record
 from straggler.running.atomic_files import write_text_atomically
+from straggler.running.console import WordConsole
 from straggler.sweeps.grid import Grid, expand_grid, find_runnable_cells, read_grid_file
 from straggler.sweeps.runner import Place, SweepPlan, open_pool, plan_sweep, run_plan
+from straggler.sweeps.search import Search
+from straggler.sweeps.search_report import build_search_figures, describe_choice, tabulate_trials
 from straggler.sweeps.summaries import collect_labels, read_summaries
 
 
@@ -30,6 +33,16 @@ class SweepResult:
         self.plan, self.target = plan, target
         self.failures = failures  # reasons by id
         self.impossible = impossible  # combinations that cannot be run: reasons by name
+
+    @property
+    def searches(self) -> list[Search]:
+        """The searches of a sweep with `tune`, in the order of the grid."""
+        return self.plan.searches
+
+    @cached_property
+    def trials(self) -> pl.DataFrame:
+        """A row per trial of every search: its labels, values, mean of the objective, and state."""
+        return tabulate_trials(self.searches)
 
     @cached_property
     def summaries(self) -> pl.DataFrame:
@@ -66,11 +79,23 @@ class SweepResult:
         return [record for record in found if record is not None]
 
     def write(self) -> None:
-        """Write the table to `sweep.md`, `sweep.csv` and `sweep.tex` in the results."""
+        """Write the table to `sweep.md`, `sweep.csv` and `sweep.tex` in the results.
+
+        With `tune`, also the trials to `trials.csv` and the figures `search.png` and `sweep.png`.
+        """
+        folder, figures = self.plan.store.folder, build_search_figures(self.searches, self.formatter)
         if (table := self.formatter) is not None:
             page = f"# {self.plan.name}\n\n{table.markdown()}"
+            if self.searches:
+                shown = [f"![{figure.title}]({figure.name}.png)" for figure in figures]
+                page += "\n\n".join(["", describe_choice(self.searches), *shown, ""])
             for ending, text in {"md": page, "csv": table.csv(), "tex": table.latex()}.items():
-                write_text_atomically(self.plan.store.folder / f"sweep.{ending}", text)
+                write_text_atomically(folder / f"sweep.{ending}", text)
+        if not self.trials.is_empty():
+            rounded = self.trials.with_columns(pl.selectors.float().round_sig_figs(6))
+            write_text_atomically(folder / "trials.csv", rounded.write_csv())
+        for figure in figures:
+            write_figure(figure, folder / f"{figure.name}.png")
 
     def __repr__(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""
@@ -118,10 +143,15 @@ def sweep(
         folder = Path(results) if results else Path("results") / name
         with open_pool(on, address, cores, Path(out), data, device) as pool:
             plan = plan_sweep(name, cells, chosen_seeds, pool, folder, key=["id"])
-            console = Console(stderr=True, quiet=not progress, highlight=False)
-            console.print(str(plan), markup=False, soft_wrap=True)
-            failures = {} if dry_run else run_plan(plan, console)
+            failures = run_or_skip(plan, progress, dry_run)
     result = SweepResult(plan, failures, impossible, target)
     if not dry_run:
         result.write()
     return result
+
+
+def run_or_skip(plan: SweepPlan, progress: bool, dry_run: bool) -> dict[str, str]:
+    """Print a plan and run it, unless it is a dry run. Return the reasons of failures by id."""
+    console = WordConsole(stderr=True, quiet=not progress)
+    console.print(str(plan), markup=False, soft_wrap=True)
+    return {} if dry_run else run_plan(plan, console)

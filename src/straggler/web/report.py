@@ -4,8 +4,10 @@ import json
 import shlex
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,7 +23,8 @@ from straggler.record import Record
 from straggler.running.atomic_files import replace_atomically
 from straggler.web.gallery import build_gallery
 from straggler.web.printed_report import draw_pages, write_pdf, write_png
-from straggler.web.run_facts import CUSTOM_REMARK, RunFacts, limit_memory
+from straggler.web.report_sections import StudyReport, build_study_report, choose_target, find_time_to
+from straggler.web.run_facts import CUSTOM_REMARK, RunFacts, find_changed_settings, limit_memory
 from straggler.web.study_page import StudyPage, is_study_folder
 
 STATIC = Path(__file__).parent / "static"
@@ -43,43 +46,50 @@ def report(
     title: str | None = None,
     format: ReportFormat | None = None,
     on_problem: Callable[[str], object] = warnings.warn,
+    runs_folder: Path | str = "runs",
+    target: float | None = None,
 ) -> Path:
-    """Write a report on runs or studies to one file and return its path.
+    """Write a report on runs, sweeps or studies to one file and return its path.
 
     Args:
-        records: records, or folders of runs or studies.
+        records: records, or folders of runs, sweeps or studies.
         out: the file to write; `report.FORMAT` by default.
         title: the heading; by default the names of the runs and studies.
         format: `html`, `md`, `pdf` or `png`; by default the suffix of `out`, else `html`.
         on_problem: called with a sentence for every file that cannot be read.
+        runs_folder: the folder of the runs of a sweep or study, for its figures.
+        target: a test accuracy in percent; the summary has the time until it was reached. By default the
+            highest multiple of 5 that half of the settings reached.
     """
+    if target is not None and not 0 < target <= 100:
+        raise InputError(f"target must be a test accuracy above 0 and up to 100 %, got {target:g}.")
     kind = format or find_report_format(out)
     path = Path(out) if out else Path(f"report.{kind}")
     items = [records] if isinstance(records, Record | Path | str) else list(records)
     paths = list(dict.fromkeys(item.path if isinstance(item, Record) else Path(item) for item in items))
-    studies = [StudyPage(folder) for folder in paths if is_study_folder(folder)]
+    pages = [StudyPage(folder) for folder in paths if is_study_folder(folder)]
     runs, left_out = limit_memory([RunFacts(folder) for folder in paths if not is_study_folder(folder)])
-    if left_out and not (runs or studies):
+    if left_out and not (runs or pages):
         raise InputError(left_out[0])
     if not paths:
         raise InputError("There is nothing to report. Pass at least one run or study.")
-    if kind in ("pdf", "png") and not runs:
-        raise InputError(f"format={kind} requires a run, but {studies[0].path} is a study. Use html or md.")
-    if not studies and not any(run.settings for run in runs):
+    if not pages and not any(run.settings for run in runs):
         raise InputError(f"There is nothing to report: {runs[0].problems[0]}")
+    studies = [build_study_report(page, Path(runs_folder)) for page in pages]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replace_atomically(path) as temporary:
             if kind == "html":
-                temporary.write_text(render_html_report(runs, studies, title=title))
+                temporary.write_text(render_html_report(runs, studies, title=title, target=target))
             elif kind == "md":
-                temporary.write_text(render_markdown_report(runs, studies, title))
+                temporary.write_text(render_markdown_report(runs, studies, title, target))
             else:
                 write = write_pdf if kind == "pdf" else write_png
-                write(draw_pages(runs, render_markdown_report(runs, (), title)), temporary)
+                text = render_markdown_report(runs, studies, title, target)
+                write(draw_pages(runs, studies, text), temporary)
     except OSError as error:
         raise InputError(f"Cannot write {path} ({error.strerror}). Choose another file.") from None
-    for problem in [*left_out, *list_problems(runs, studies)]:
+    for problem in [*left_out, *list_problems(runs, pages)]:
         on_problem(problem)
     return path
 
@@ -107,46 +117,63 @@ def render_template(name: str, **values: Any) -> str:
 
 
 def collect_report(
-    runs: Sequence[RunFacts], studies: Sequence[StudyPage], title: str | None, notes: Sequence[str] = ()
+    runs: Sequence[RunFacts],
+    studies: Sequence[StudyReport],
+    title: str | None,
+    target: float | None = None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the values that the templates of a report show."""
+    columns, rows = build_summary(runs, target)
     return {
-        "title": title or format_title(runs, studies),
+        "title": title or format_title(runs, [one.study for one in studies]),
         "runs": describe_reruns(runs),
-        "columns": SUMMARY_COLUMNS,
-        "rows": build_summary_rows(runs),
+        "columns": columns,
+        "rows": rows,
+        "settings": list_shared_settings(runs),
         "summary_note": SUMMARY_NOTE,
-        "studies": studies,
-        "problems": [*notes, *list_problems(runs, studies)],
+        "studies": [(one, *build_summary(one.runs, target)) for one in studies],
+        "problems": [*notes, *list_problems(runs, [one.study for one in studies])],
     }
 
 
 def render_html_report(
     runs: Sequence[RunFacts],
-    studies: Sequence[StudyPage] = (),
+    studies: Sequence[StudyReport | StudyPage] = (),
     embedded: bool = True,
     title: str | None = None,
     notes: Sequence[str] = (),
+    target: float | None = None,
 ) -> str:
     """Return the report as HTML; embedded, it needs no other file and no network."""
-    figures = [render_plotly(figure) for figure in build_gallery(runs)] if runs else []
+    built = [build_study_report(one, None) if isinstance(one, StudyPage) else one for one in studies]
+    own = [render_plotly(figure) for figure in build_gallery(runs)] if runs else []
+    by_study = [
+        [render_plotly(replace(spec, name=f"{one.anchor}-{spec.name}")) for spec in one.figures]
+        for one in built
+    ]
+    figures = [*own, *chain(*by_study)]
     scripts = ([get_plotlyjs()] if figures else []) + [read_static("draw.js"), read_static("report.js")]
     return render_template(
         "report.html",
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         style=read_static("style.css") if embedded else None,
         scripts=scripts if embedded else [],
-        figures=figures,
+        figures=own,
+        study_figures=by_study,
         data=dump_json(figures),
-        **collect_report(runs, studies, title, notes),
+        **collect_report(runs, built, title, target, notes),
     )
 
 
 def render_markdown_report(
-    runs: Sequence[RunFacts], studies: Sequence[StudyPage], title: str | None = None
+    runs: Sequence[RunFacts],
+    studies: Sequence[StudyReport],
+    title: str | None = None,
+    target: float | None = None,
 ) -> str:
     """Return the texts and tables of a report as Markdown."""
-    return render_template("report.md", **collect_report(runs, studies, title)).strip() + "\n"
+    return render_template("report.md", **collect_report(runs, studies, title, target)).strip() + "\n"
 
 
 def escape_cell(cell: Any) -> str:
@@ -207,6 +234,45 @@ def describe_rerun(run: RunFacts, label: str) -> dict[str, Any]:
             "weights (SHA-256)": run.summary.get("weights_sha256"),
         },
     }
+
+
+def list_shared_settings(runs: Sequence[RunFacts]) -> list[tuple[str, str]]:
+    """Return the settings that all runs share and that are not the defaults; the seed is left out."""
+    known = [find_changed_settings(run.experiment) for run in runs if run.experiment is not None]
+    if not known or len(known) < len(runs):
+        return []
+    shared = [(key, value) for key, value in known[0].items() if key != "seed"]
+    shared = [(key, value) for key, value in shared if all(one.get(key) == value for one in known)]
+    return [(key.replace("_", " "), format_value(value)) for key, value in shared]
+
+
+def format_value(value: Any) -> str:
+    """Format a setting; a list has its parts joined by plus signs."""
+    return " + ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def build_summary(runs: Sequence[RunFacts], target: float | None) -> tuple[list[str], list[list[str]]]:
+    """Return the summary table with the time to a target accuracy, if a run has an accuracy."""
+    groups = group_seeds(runs)
+    rows = [build_summary_row(label, group) for label, group in groups.items()]
+    goal = choose_target(groups) if target is None else target
+    if goal is None:
+        return SUMMARY_COLUMNS, rows
+    place = SUMMARY_COLUMNS.index("time (s)")
+    for row, group in zip(rows, groups.values(), strict=True):
+        row.insert(place, format_times([find_time_to(run, goal) for run in group]))
+    columns = [*SUMMARY_COLUMNS[:place], f"time to {goal:g} % (s)", *SUMMARY_COLUMNS[place:]]
+    return columns, rows
+
+
+def format_times(times: Sequence[float | None]) -> str:
+    """Return the mean over the seeds that reached a target, and how many did."""
+    reached = [time for time in times if time is not None]
+    if not reached:
+        return "not reached"
+    return format_mean(reached, 1) + (
+        f" ({len(reached)} of {len(times)})" if len(reached) < len(times) else ""
+    )
 
 
 def build_summary_rows(runs: Sequence[RunFacts]) -> list[list[str]]:

@@ -272,6 +272,7 @@ def run_server(
     token: str | None,
     on_ready: Callable[[str], None],
     shows_token: bool = True,
+    report: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Serve until Ctrl-C; runs that were started from the page write a checkpoint and stop."""
     if not is_loopback(host) and token is None:
@@ -286,6 +287,7 @@ def run_server(
     address = f"[{host}]" if ":" in host else host
     entry = f"?token={quote(token)}" if token and shows_token else ""
     url = f"http://{address}:{listener.getsockname()[1]}/{entry}"
+    app.state.handlers.launcher.report = report
     app.state.handlers.on_ready = lambda: on_ready(url)
     server = uvicorn.Server(configure_server(app, log_level="warning"))
     app.state.handlers.feed.is_closing = lambda: server.should_exit  # uvicorn waits for open streams

@@ -57,6 +57,17 @@ class StudyPage:
         self.run_ids = list(dict.fromkeys(ids))
         self.run_count = len(self.run_ids) + sum(len(table) for table in tables if "id" not in table.columns)
 
+    def read_images(self) -> dict[str, bytes]:
+        """Return the PNG images in the folder by their names, as far as MAX_PAGE_BYTES allows."""
+        found, left = dict[str, bytes](), MAX_PAGE_BYTES
+        for file in self._find_files("**/*.png"):
+            try:
+                content = read_regular_bytes(file, min(MAX_IMAGE_BYTES, left), within=self.path)
+            except (OSError, ValueError):
+                continue
+            found[file.stem], left = content, left - len(content)
+        return found
+
     def _find_files(self, pattern: str) -> list[Path]:
         """Return the files within the folder; links and special files are left out."""
         found = sorted(filter(is_regular_file, islice(self.path.glob(pattern), MAX_FILES)))

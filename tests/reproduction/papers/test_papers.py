@@ -1,6 +1,5 @@
 """The three sources: their numbers to the last digit, and how the protocols differ."""
 
-import math
 from statistics import mean
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from straggler.experiment import Experiment
 from straggler.reproduction import Cell, Study, load_study
-from straggler.reproduction.page import judge_claims
+from straggler.reproduction.page import judge_study
 from straggler.reproduction.papers.gap_aware.study import gamma_tail
 from straggler.reproduction.study import build_source_summaries, list_builtin_studies, read_numbers
 from straggler.sweeps.grid import plan_runs
@@ -112,15 +111,15 @@ def test_asu_cells_have_the_reports_numbers() -> None:
 def judge_source(study: Study) -> dict[str, float | None]:
     """Return what the source's numbers give for each claim."""
     numbers = build_source_summaries(study.describe_cells())
-    return {one.claim.key: one.said for one in judge_claims(study, numbers, "default")}
+    return {one.claim.key: one.said for one in judge_study(study, numbers, "default")}
 
 
 def test_epfl_numbers_support_epfl_claims() -> None:
     found = judge_source(EPFL)
     expected = {
         "labels-lose": 27.88,
-        "compensation-2": -7.91,  # a loss, where the text says a gain of 7
-        "compensation-5": -3.88,
+        "compensation-2": -3.66,  # a loss, where the text says a gain of 7
+        "compensation-5": 2.54,  # without a run that did not converge
         "compensation-where-it-helps": 16.86,
         "one-slow-costs-more": 11.60,  # the 11 % of the text
         "sync-like-async": 3.07,
@@ -155,32 +154,6 @@ def test_numbers_in_comments_follow_from_the_tables() -> None:
     compensated = [row for row in find_numbers(EPFL, table="IV", lam=5.0) if row["value"] > 10]
     gains = [row["value"] - plain[row["delay_ms"], row["workers"]] for row in compensated]
     assert mean(gains) == pytest.approx(2.5, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("key", "means", "workers"),
-    [
-        ("two-workers-fall-to-60", [("labels", 0.9)], (2,)),
-        ("momentum-half-helps", [("labels", 0.5), ("labels", 0.0)], (2, 5, 10)),
-        # Runs without a split were not repeated; the closest repeats have the data split and five workers.
-        ("landscape-half-like-none", [("dataset", 0.5), ("dataset", 0.5)], (5,)),
-    ],
-)
-def test_spread_is_that_of_the_reports_repeats(
-    key: str, means: list[tuple[str, float]], workers: tuple[int, ...]
-) -> None:
-    """Welch and Satterthwaite for a sum of means. The three delays of one seed may err together: one run."""
-    terms = []
-    for split, momentum in means:
-        for n in workers:
-            labels = {"mode": "gaussian", "workers": n, "split": split, "momentum": momentum}
-            first, again = (find_numbers(EPFL, **labels, lam=lam) for lam in (0.0, 2.0))
-            pairs = [(a["value"], b["value"]) for a, b in zip(first, again, strict=True)]
-            assert len(pairs) == 3 and min(map(min, pairs)) > 10, "a run that did not converge has no spread"
-            terms.append(mean((a - b) ** 2 / 2 for a, b in pairs) / len(workers) ** 2)
-    (spread,) = [claim.spread for claim in EPFL.read_claims().claim if claim.key == key]
-    assert spread is not None and spread.deviation == pytest.approx(math.sqrt(sum(terms)))
-    assert spread.degrees == pytest.approx(sum(terms) ** 2 / sum(term**2 / 3 for term in terms))
 
 
 def test_one_slow_worker_as_coded_and_as_written() -> None:
@@ -245,3 +218,19 @@ def test_share_of_slow_batches_is_the_papers() -> None:
 def test_a_study_is_small(name: str) -> None:
     lines = (load_study(name).folder / "study.py").read_text().splitlines()
     assert len(lines) <= 150
+
+
+@pytest.mark.parametrize(
+    ("study", "own"),
+    [
+        (EPFL, "dc(lam=2.0)"),
+        (ASU, "num_workers_ps_update=2"),
+        (ASU, "staleness_tolerance=10"),
+        (GAP_AWARE, "dana-ga"),
+    ],
+)
+def test_rehearsals_cover_the_papers_own_method(study: Study, own: str) -> None:
+    cells = study.select_cells("default", quick=True)
+    assert any(own in str(value) for cell in cells for value in cell.settings.values())
+    shown = [cell for cell in study.cells() if study.quick(cell.labels)]
+    assert len(cells) == len(shown), "none is cut off"

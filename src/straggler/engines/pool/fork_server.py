@@ -27,7 +27,7 @@ PRELOADED = (
     "cloudpickle",
 )
 MAX_FILES = 200  # file descriptors in one message
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 ANSWER_SECONDS = 30.0  # without an answer, the fork server counts as hung
 
 
@@ -208,6 +208,7 @@ def run_child(
         os.environ.update(environment)
         tune_allocator()
         module, function = main
+        name_process(function)
         getattr(import_module(module), function)(*arguments)
         code = 0
     except BaseException as error:
@@ -224,6 +225,12 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def name_process(name: str) -> None:
+    """Show the name of a function instead of `python` in `top` (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
 
 
 def renumber_files(files: dict[int, int]) -> None:

@@ -25,16 +25,13 @@ from torch import Tensor
 from straggler.core import EvaluationChunk, Job, Message, Problem, Split, WorkerProgram
 from straggler.core.devices import DEFAULT_PLACEMENT, Placement
 from straggler.core.program import fetch_memory
-from straggler.engines.pool.child_process import (
-    ChildProcess,
-    ChildRuntime,
-    SharedSlot,
-    SlotLayout,
-)
+from straggler.engines.pool.child_process import ChildProcess, ChildRuntime, SharedSlot, SlotLayout
 from straggler.engines.pool.compute_task import ComputeTask
 from straggler.engines.pool.shared_memory import pack_shared
+from straggler.running.watchdog import note_progress
 
 SLOTS = 3  # tasks that a process may have: one is computed while the others wait, so that it never idles
+WAKE_SECONDS = 5.0  # between two looks at the processes while no message comes
 MAX_DEATHS = 3  # average deaths per process, without a result in between, before the run fails
 
 
@@ -61,6 +58,7 @@ class GradientComputer:
 
     def result(self, task: ComputeTask) -> Any:
         """Return the result of a task, which belongs to the caller."""
+        note_progress()
         kind, *where = task.call
         if kind == "evaluate":
             return self.problem.evaluate(task.x, task.buffers, *where)
@@ -267,8 +265,9 @@ class GradientPool(GradientComputer):
 
     def _wait(self) -> None:
         """Receive messages, and replace the processes that have sent nothing for too long."""
-        until = min(child.deadline(self._timeout) for child in self._children)
-        self._receive(None if math.isinf(until) else max(0.0, until - time.monotonic()))
+        note_progress()
+        left = min(child.deadline(self._timeout) for child in self._children) - time.monotonic()
+        self._receive(max(0.0, min(left, WAKE_SECONDS)))
         for child in self._children.copy():
             if child.deadline(self._timeout) <= time.monotonic() and not child.connection.poll():
                 self._report(f"A process that computes sent nothing for {self._timeout:g} s; restarting it.")
@@ -277,7 +276,7 @@ class GradientPool(GradientComputer):
                         slot.task.hung = True
                 self._replace(child)
 
-    def _receive(self, timeout: float | None) -> None:
+    def _receive(self, timeout: float) -> None:
         """Receive a message from every process that has sent one."""
         for key, _ in self._selector.select(timeout):
             child: ChildProcess = key.data

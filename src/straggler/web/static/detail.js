@@ -1,7 +1,7 @@
 // The page of one run, or of several runs compared; redrawn while one of them is running.
 
 import { get, known, latest, listen, post } from "./api.js";
-import { element, number, progress, sentence, table } from "./elements.js";
+import { element, number, progress, sentence, silence, stopLabel, table } from "./elements.js";
 import { archive, askToDelete, editLabels } from "./labels.js";
 import { setTarget, target } from "./preferences.js";
 
@@ -135,13 +135,14 @@ function showStatus() {
   const title = one && `${one.method ?? "?"} × ${one.workers ?? "?"}, ${one.dataset ?? "?"}`;
   if (one) byId("detail-title").textContent = one.name ? `${one.name}: ${title}` : title;
   else if (!byId("detail-figures").children.length) byId("detail-title").textContent = several;
-  byId("detail-status").textContent = one ? sentence(one) : countStates(rows);
+  byId("detail-status").textContent = one ? sentence(one) + silence(known.started[one.id]) : countStates(rows);
   showLabels(one);
   byId("detail-archive").hidden = byId("detail-delete").hidden = !one;
   byId("detail-archive").textContent = one?.archived ? "Restore" : "Archive";
   byId("detail-label").hidden = !rows.length;
   progress(byId("detail-progress"), one);
   byId("detail-stop").hidden = !(one && known.started[one.id]?.running);
+  byId("detail-stop").textContent = stopLabel(known.started[one?.id]);
 }
 
 export function open(ids) {
@@ -178,7 +179,8 @@ export function begin() {
   byId("detail-label").addEventListener("click", () => editLabels(shown));
   byId("detail-archive").addEventListener("click", () => change(() => archive(shown, byId("detail-archive").textContent === "Archive")));
   byId("detail-delete").addEventListener("click", () => askToDelete(shown, () => { location.hash = "#/runs"; }));
-  listen((changed) => {
+  listen((changed, changes) => {
+    if (!byId("detail").hidden && changes.started) showStatus();
     if (byId("detail").hidden || !shown.some((id) => changed.has(id))) return;
     showStatus();
     draw(shown);

@@ -50,6 +50,10 @@ export function sentence(row) {
   return parts.join(" · ");
 }
 
+// What is known of a run that this server started: `known.started[id]`.
+export const silence = (state) => (state?.silent ? ` · no progress for ${state.silent} s` : "");
+export const stopLabel = (state) => (state?.can_be_ended ? "End now without saving" : "Stop and save");
+
 export function table(place, columns, rows, note = "") {
   const heads = columns.map((name) => element("th", { scope: "col", textContent: name }));
   const lines = rows.map((cells) => element("tr", {}, ...cells.map((cell, position) => (

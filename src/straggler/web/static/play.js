@@ -2,7 +2,7 @@
 
 import { get, known, latest, listen, post } from "./api.js";
 import { loadFigures, hasEnded } from "./detail.js";
-import { copy, element, progress, sentence, table } from "./elements.js";
+import { copy, element, progress, sentence, silence, stopLabel, table } from "./elements.js";
 
 const byId = (id) => document.getElementById(id);
 const choices = JSON.parse(byId("choices").textContent);
@@ -148,12 +148,13 @@ function watch() {
   if (row && row.status !== "interrupted") waiting = false;
   const running = Boolean(state?.running);
   byId("stop").disabled = !running;
+  byId("stop").textContent = stopLabel(state);
   byId("pin").disabled = !row || pinned.includes(current);
   byId("clear").disabled = !pinned.length;
   progress(byId("play-progress"), row);
   if (state?.error) byId("play-status").textContent = state.error;
   else if (waiting || (!row && running)) byId("play-status").textContent = "Starting…";
-  else byId("play-status").textContent = sentence(row);
+  else byId("play-status").textContent = sentence(row) + silence(state);
   results(together());
 }
 
