@@ -86,7 +86,7 @@ def test_tooltips_of_spans_show_the_duration() -> None:
     spec = d.FigureSpec("f", "", [d.Panel([d.Spans([3], [7.7], [8.8], "computing")], y=d.Axis("worker"))])
     (trace,) = render_plotly(spec)["data"]
     assert trace["base"] == [7.7] and trace["customdata"] == [[1.1, ""]]
-    assert "(%{customdata[0]:.4g} s)" in trace["hovertemplate"]
+    assert "(%{customdata[0]:.4~g} s)" in trace["hovertemplate"]
 
 
 def test_labels_cannot_inject_html_into_tooltips() -> None:

@@ -67,13 +67,12 @@ def test_filter_sort_and_compare_two_runs(browser: Browser, here: Site) -> None:
         page.fill("#filter", "ssgd digits")
         expect(rows).to_have_count(1)
         page.fill("#filter", "")
-        page.get_by_role("button", name="method").click()
+        page.locator('th[data-key="method"] button').click()
         expect(page.locator('th[data-key="method"]')).to_have_attribute("aria-sort", "ascending")
         assert rows.locator("a").all_inner_texts() == ["asgd", "ssgd"]
-        page.get_by_role("button", name="method").click()
+        page.locator('th[data-key="method"] button').click()
         assert rows.locator("a").all_inner_texts() == ["ssgd", "asgd"]
-        for box in page.get_by_role("checkbox").all():
-            box.check()
+        page.get_by_label("Select all runs").check()
         page.get_by_role("button", name="Compare 2 runs").click()
         figure = wait_for_figure(page, "accuracy")
         assert figure.locator(".plot").evaluate("plot => plot.data.length") == 2

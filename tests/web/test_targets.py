@@ -8,10 +8,8 @@ import pytest
 from straggler.config.registry import InputError
 from straggler.web.targets import (
     MAX_RECORDS,
-    add_target_column,
+    find_milestone_time,
     find_milestones,
-    find_time_to,
-    format_time_to,
     parse_target,
 )
 
@@ -22,7 +20,7 @@ CURVE = pl.DataFrame({"seconds": [float(n) for n in range(7)], "test_accuracy": 
 @pytest.mark.parametrize("target", [5, 10, 54.9, 55, 55.1, 80, 81, 92, 92.5])
 def test_time_to_target_is_that_of_the_first_evaluation_that_reaches_it(target: float) -> None:
     reached = [n for n, value in enumerate(ACCURACIES) if value is not None and value >= target]
-    assert find_time_to(find_milestones(CURVE), target) == (float(reached[0]) if reached else None)
+    assert find_milestone_time(find_milestones(CURVE), target) == (float(reached[0]) if reached else None)
 
 
 def test_curves_without_accuracy_have_no_milestones() -> None:
@@ -34,19 +32,6 @@ def test_long_curves_keep_few_milestones() -> None:
     count = 10_000
     curve = pl.DataFrame({"seconds": range(count), "test_accuracy": [100 * n / count for n in range(count)]})
     assert len(find_milestones(curve)) <= MAX_RECORDS
-
-
-def test_format_time_to() -> None:
-    assert format_time_to([None, None]) == "not reached"
-    assert format_time_to([1.0, 3.0]) == "2.0"
-    assert format_time_to([1.0, 3.0, None]) == "2.0 (2 of 3 runs)"
-    assert "±" in format_time_to([1.0, 2.0, 3.0])
-
-
-def test_column_is_before_the_other_times() -> None:
-    columns, rows = add_target_column(["run", "time (s)", "clock"], [["a", "9", "virtual"]], {"a": []}, 80.0)
-    assert columns == ["run", "time to 80 % (s)", "time (s)", "clock"]
-    assert rows == [["a", "not reached", "9", "virtual"]]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "101", "x", "nan", "inf", "1e999"])

@@ -13,16 +13,15 @@ import polars as pl
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from straggler.analysis.figures.plotly_renderer import render_plotly
-from straggler.analysis.labels import expand_settings, group_seeds
+from straggler.analysis.labels import expand_settings
 from straggler.experiment import Experiment
 from straggler.record import RecordError, find_locked_inodes, is_being_written, read_table
 from straggler.running.untrusted_files import is_regular_file, list_regular_files, read_json
 from straggler.web.comparison import compare_settings, describe_comparison
 from straggler.web.gallery import build_gallery, build_live_gallery
 from straggler.web.report import (
-    SUMMARY_COLUMNS,
     SUMMARY_NOTE,
-    build_summary_rows,
+    build_summary,
     describe_reruns,
     dump_json,
     list_problems,
@@ -30,7 +29,7 @@ from straggler.web.report import (
 from straggler.web.run_facts import READ_ERRORS, RunFacts, describe_problem, limit_memory
 from straggler.web.run_labels import LABEL_FILE, read_labels
 from straggler.web.study_page import MAX_FILES, StudyPage, is_study_folder
-from straggler.web.targets import DEFAULT_TARGET, add_target_column, find_time_to, read_milestones
+from straggler.web.targets import DEFAULT_TARGET, find_milestone_time, read_milestones
 from straggler.web.worker_panel import describe_workers
 
 Stamp = tuple[Any, ...]  # changes when a file changes
@@ -138,7 +137,7 @@ class RunIndex:
         folders = [folder for folder in list_folders(self.runs) if ids is None or folder.name in ids]
         stamps = {folder: stamp_files(folder, ("curve.parquet",)) for folder in folders}
         return {
-            folder.name: find_time_to(read_milestones(folder, stamp), target)
+            folder.name: find_milestone_time(read_milestones(folder, stamp), target)
             for folder, stamp in stamps.items()
             if stamp[0]
         }
@@ -179,15 +178,13 @@ class RunIndex:
     def _render_runs(self, names: tuple[str, ...], stamps: Stamp, complete: bool, target: float) -> str:
         runs, notes = self.open_runs(names)
         figures = build_gallery(runs) if complete else build_live_gallery(runs)
-        rows, groups = build_summary_rows(runs), group_seeds(runs)
-        columns, rows = add_target_column(SUMMARY_COLUMNS, rows, groups, target)
+        columns, rows = build_summary(runs, target)
         return dump_json(
             {
                 "runs": describe_reruns(runs),
                 "selected": len(dict.fromkeys(names)),
                 "columns": columns,
                 "rows": rows,
-                "row_ids": [[run.id for run in group] for group in groups.values()],
                 "summary_note": SUMMARY_NOTE,
                 "differences": compare_settings(runs),
                 "workers": describe_workers(runs[0]) if len(runs) == 1 else [],

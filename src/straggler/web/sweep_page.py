@@ -24,7 +24,7 @@ from straggler.analysis.intervals import format_interval
 from straggler.analysis.labels import rank_value
 from straggler.record import RecordError, has_file, read_table
 from straggler.web.comparison import follows_method
-from straggler.web.targets import format_time_to
+from straggler.web.report import format_times
 
 MAX_SETTINGS = 2000  # rows of the table
 MAX_KEYS = 6  # settings in the figures
@@ -103,7 +103,7 @@ def describe_setting(
     ids = [str(run["id"])[:100] for run in setting.runs if run.get("id")]
     known = [times[name] for name in ids if name in times]
     cells = [setting.labels[key] for key in keys] + [str(len(setting.runs)), setting.format(metric)]
-    cells += [format_time_to(known) if known else "–"]
+    cells += [format_times(known) if known else "–"]
     return {"cells": [*cells, setting.format("mean_staleness"), setting.format("seconds")], "ids": ids}
 
 

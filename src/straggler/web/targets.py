@@ -1,13 +1,11 @@
 """Time to target: the seconds until an evaluation of a run first reached a test accuracy."""
 
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from straggler.analysis.intervals import format_interval
 from straggler.config.registry import InputError
 from straggler.web.run_facts import READ_ERRORS, RunFacts
 
@@ -46,27 +44,6 @@ def find_milestones(curve: pl.DataFrame) -> Milestones:
     return tuple(best.gather_every(step).rows())
 
 
-def find_time_to(milestones: Milestones, target: float) -> float | None:
+def find_milestone_time(milestones: Milestones, target: float) -> float | None:
+    """Return the seconds of the first evaluation that reached a test accuracy."""
     return next((seconds for accuracy, seconds in milestones if accuracy >= target), None)
-
-
-def add_target_column(
-    columns: Sequence[str], rows: Sequence[list[str]], groups: Mapping[str, Sequence[RunFacts]], target: float
-) -> tuple[list[str], list[list[str]]]:
-    """Return a summary table with the time to target before the other times; a row per group of seeds."""
-    place = columns.index("time (s)") if "time (s)" in columns else len(columns)
-    times = [
-        format_time_to([find_time_to(find_milestones(run.curve), target) for run in runs])
-        for runs in groups.values()
-    ]
-    filled = [[*row[:place], text, *row[place:]] for row, text in zip(rows, times, strict=True)]
-    return [*columns[:place], f"time to {target:g} % (s)", *columns[place:]], filled
-
-
-def format_time_to(times: Sequence[float | None]) -> str:
-    """Return the mean over the seeds that reached the target, and how many did."""
-    reached = [seconds for seconds in times if seconds is not None]
-    if not reached:
-        return "not reached"
-    missed = f" ({len(reached)} of {len(times)} runs)" if len(reached) < len(times) else ""
-    return format_interval(reached, 1) + missed

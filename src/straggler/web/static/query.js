@@ -76,7 +76,7 @@ export function parseQuery(text, rows) {
     const [, name, operator, quoted] = term;
     const wanted = plain(quoted);
     archived ||= name === "archived";
-    if (rows.length && !isKnown(name, rows)) problem ||= `No run has a setting or result called ${name}.`;
+    if (rows.length && Object.keys(defaults).length && !isKnown(name, rows)) problem ||= `No run has a setting or result called ${name}.`;
     if (NUMERIC[operator] && Number.isNaN(Number(wanted))) problem ||= `${name}${operator} requires a number, got ${wanted}.`;
     const nc = (ALIASES[name] ?? name) === "test_accuracy" && wanted === "nc";
     tests.push(nc ? (row) => (row.converged === false) === (operator === "=")
