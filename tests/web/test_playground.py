@@ -1,4 +1,4 @@
-"""The playground: what it offers, the settings it accepts, its stories, recorded races, static build and picture."""
+"""The playground: its choices and settings, its stories and recorded races, the static build, the picture."""
 
 import json
 import re
@@ -115,7 +115,9 @@ def test_stories_claim_what_the_races_show() -> None:
     momentum = [find_race("Momentum", lane)[-1][1] for lane in "ab"]
     assert momentum[0] > 85 and momentum[1] < 20
     dropping = [find_race("Drop stale gradients", lane) for lane in "ab"]
-    assert first_time(dropping[1], 90) < first_time(dropping[0], 90) and dropping[1][-1][1] < dropping[0][-1][1]
+    assert (
+        first_time(dropping[1], 90) < first_time(dropping[0], 90) and dropping[1][-1][1] < dropping[0][-1][1]
+    )
     label = [find_race("Split by label", lane) for lane in "ab"]
     assert first_time(label[0], 90) < 60 and max(accuracy for _, accuracy in label[1]) < 80
 
@@ -139,7 +141,9 @@ def test_story_split_by_label(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["os:system('touch hacked')", "./evil.py:Law()", "os:getcwd"])
-@pytest.mark.parametrize("key", ["compute", "delay", "link", "churn", "method", "policy", "work", "optimizer"])
+@pytest.mark.parametrize(
+    "key", ["compute", "delay", "link", "churn", "method", "policy", "work", "optimizer"]
+)
 def test_pages_cannot_name_custom_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, key: str
 ) -> None:
@@ -185,13 +189,17 @@ def test_picture_is_small_and_self_contained() -> None:
 def test_committed_picture_is_current() -> None:
     """`make picture` writes it."""
     committed = Path(__file__).parents[2] / "docs" / "race.svg"
-    assert re.findall(r">[^<>]*%[^<>]*<", committed.read_text()) == re.findall(r">[^<>]*%[^<>]*<", draw_race())
+    assert re.findall(r">[^<>]*%[^<>]*<", committed.read_text()) == re.findall(
+        r">[^<>]*%[^<>]*<", draw_race()
+    )
 
 
 def test_playground_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["straggler", "playground"])
     app = build_app("playground")
-    done = CliRunner().invoke(app, ["playground", "--out", str(tmp_path / "a"), "--picture", str(tmp_path / "b.svg")])
+    done = CliRunner().invoke(
+        app, ["playground", "--out", str(tmp_path / "a"), "--picture", str(tmp_path / "b.svg")]
+    )
     assert done.exit_code == 0 and (tmp_path / "a" / "index.html").exists() and (tmp_path / "b.svg").exists()
     for arguments, expected in (
         ([], "Pass --out DIR"),

@@ -1,7 +1,6 @@
 """The playground in headless Chromium: the static build without a network, and the live page that trains."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,7 +116,9 @@ def test_a_link_brings_back_the_same_picture(browser: Browser, static_url: str) 
 
 def test_wrong_settings_are_explained(browser: Browser, static_url: str) -> None:
     with BrowserPage(browser) as page:
-        page.goto(static_url + "#/play/a=k-sync&a.policy=k-sync(k%3D40)&workers=9999&compute=os:system&t=1&x=1")
+        page.goto(
+            static_url + "#/play/a=k-sync&a.policy=k-sync(k%3D40)&workers=9999&compute=os:system&t=1&x=1"
+        )
         expect(page.locator("#play-error")).to_contain_text("Use k ≤ 32")  # the number of workers is limited
         expect(page.locator("#set-compute")).to_have_value("gamma")
         page.locator("#set-a-policy-k").fill("0")
@@ -142,14 +143,17 @@ def test_every_method_and_law_can_be_chosen(browser: Browser, static_url: str) -
                 try {
                     const settings = new Settings(choices);
                     change(settings);
-                    const { jobs } = simulate(settings.simulation("a"), { gradients: 300, seconds: Infinity });
+                    const budget = { gradients: 300, seconds: Infinity };
+                    const { jobs } = simulate(settings.simulation("a"), budget);
                     if (!jobs.length) problems.push(name);
                     const again = new Settings(choices);
                     again.read(settings.query());
                     if (again.command("a") !== settings.command("a")) problems.push(`${name}: the link`);
                 } catch (error) { problems.push(`${name}: ${error.message}`); }
             };
-            for (const name of Object.keys(choices.methods)) attempt(name, (settings) => settings.setMethod("a", name));
+            for (const name of Object.keys(choices.methods)) {
+                attempt(name, (settings) => settings.setMethod("a", name));
+            }
             return problems;
         }"""
         )

@@ -107,7 +107,8 @@ def page(browser: Browser) -> Iterator[Page]:
 SIMULATE = """(all) => all.map(([settings, gradients]) => {
     try {
         const { jobs } = playground.simulate(playground.revive(settings), { gradients, seconds: Infinity });
-        return jobs.map((job) => [job.worker, job.version, job.staleness, job.decision, job.time, job.started]);
+        const keys = ["worker", "version", "staleness", "decision", "time", "started"];
+        return jobs.map((job) => keys.map((key) => job[key]));
     } catch (error) { return error.message; }
 })"""
 
@@ -148,7 +149,9 @@ def compare_events(page: Page, experiments: list[Experiment]) -> None:
     for experiment, real, events in zip(experiments, expected, simulated, strict=True):
         assert isinstance(events, list), f"{experiment.to_toml()}: {events}"
         for number, (ours, theirs) in enumerate(zip(events, real, strict=False)):
-            assert ours[:4] == theirs[:4], f"{experiment.to_toml()}: event {number}: {ours} instead of {theirs}"
+            assert ours[:4] == theirs[:4], (
+                f"{experiment.to_toml()}: event {number}: {ours} instead of {theirs}"
+            )
             known = 6 if theirs[5] is not None else 5  # the simulator forgets when lost jobs started
             assert ours[4:known] == pytest.approx(theirs[4:known], rel=1e-11, abs=1e-11)
         assert len(events) == len(real) >= EVENTS / 25  # a message of local steps counts as several gradients
@@ -157,7 +160,9 @@ def compare_events(page: Page, experiments: list[Experiment]) -> None:
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_every_method_has_the_same_events(page: Page, cluster: str) -> None:
     base = {"dataset": "quadratic"} | CLUSTERS[cluster]
-    compare_events(page, [Experiment(**base, method=method, lr=0.01) for method in OFFERED if fits(base, method)])
+    compare_events(
+        page, [Experiment(**base, method=method, lr=0.01) for method in OFFERED if fits(base, method)]
+    )
 
 
 def fits(settings: dict[str, Any], method: str) -> bool:

@@ -220,8 +220,10 @@ def describe_simulation(experiment: Experiment, bytes_up: int, bytes_down: int) 
         **{key: encode(getattr(experiment, key)) for key in ("policy", "work", "aggregation", "compute")},
         **{key: [encode(law) for law in getattr(experiment, key)] for key in ("delay", "link", "churn")},
         "server_link": None if server_link is None else encode(server_link),
-        **{"workers": experiment.workers, "seed": experiment.seed},
-        **{"bytes_up": bytes_up, "bytes_down": bytes_down},
+        "workers": experiment.workers,
+        "seed": experiment.seed,
+        "bytes_up": bytes_up,
+        "bytes_down": bytes_down,
     }
 
 

@@ -60,8 +60,15 @@ def draw_race() -> str:
     lane_height = SERVER + workers * ROW + 10
     return render_template(
         "race.svg",
-        **{"width": WIDTH, "left": LEFT, "lane_width": LANE_WIDTH, "lane_height": lane_height},
-        **{"row": ROW, "server": SERVER, "workers": workers, "chart_height": CHART_HEIGHT, "target": target},
+        width=WIDTH,
+        left=LEFT,
+        lane_width=LANE_WIDTH,
+        lane_height=lane_height,
+        row=ROW,
+        server=SERVER,
+        workers=workers,
+        chart_height=CHART_HEIGHT,
+        target=target,
         strip=end * PIXELS_PER_SECOND,
         cursor=LANE_WIDTH - 14,
         duration=end / SPEED + HOLD,
