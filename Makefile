@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install run test test-fast lint chaos wheel browser network bench baseline methods findings docs clean
+.PHONY: help install run test test-fast lint chaos wheel browser network bench baseline methods findings docs races picture clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -59,6 +59,12 @@ findings: install  ## redraw the studies' tables, figures and verdicts from thei
 docs: install  ## write the generated parts of the documents: the map in DESIGN.md, docs/settings.md, listing.json
 	$(BIN)/python -m straggler.config.listing
 	$(BIN)/python .ci/generate_docs.py
+
+races: install  ## train the recorded races of the playground again (a minute)
+	$(BIN)/python -m straggler.web.races
+
+picture: install  ## draw the README's animated picture of a race, docs/race.svg
+	$(BIN)/straggler playground --picture docs/race.svg
 
 clean:  ## remove the environment and caches, keep the records in runs/
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

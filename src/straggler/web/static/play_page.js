@@ -148,11 +148,13 @@
         const curve = this.curves[lane];
         const used = jobs.filter((job) => ["applied", "held"].includes(job.decision));
         const mean = used.reduce((sum, job) => sum + job.staleness, 0) / Math.max(1, used.length);
-        const busy = jobs.reduce((sum, job) => sum + Math.min(job.finished, job.time) - job.started, 0);
+        const all = [...jobs, ...this.lanes[lane].running];
+        const busy = all.reduce((sum, job) => sum + Math.max(0, Math.min(job.finished, job.time, end) - job.started), 0);
         const crossing = curve ? findCrossing(curve, state.target) : null;
         const crossed = !curve ? "–" : crossing === null ? "not reached" : seconds(crossing);
         const final = curve?.length ? `${curve.at(-1)[1].toFixed(1)} %` : "–";
-        const waiting = Math.max(0, 1 - busy / (end * state.workers));
+        const away = this.lanes[lane].absences.flat().reduce((sum, [from, until]) => sum + Math.max(0, Math.min(until, end) - from), 0);
+        const waiting = Math.max(0, 1 - busy / (end * state.workers - away));
         return [lane, crossed, final, seconds(end), k.toLocaleString("en"), mean.toFixed(1), percent(waiting), percent(1 - used.length / Math.max(1, jobs.length))];
       });
       byId("play-rows").replaceChildren(...rows.map(([lane, ...cells]) => make("tr", {},
