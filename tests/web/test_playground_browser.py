@@ -99,6 +99,7 @@ def test_a_link_brings_back_the_same_picture(browser: Browser, static_url: str) 
         page.locator("#scrub").fill("7")
         page.locator("#lanes").focus()
         page.keyboard.press("ArrowRight")
+        page.wait_for_function("() => location.hash.endsWith(`t=${document.getElementById('scrub').value}`)")
         address = page.url
         assert "k-async%28k%3D5%29" in address and "t=" in address
         seen = [page.locator(f"#canvas-{lane}").evaluate("canvas => canvas.toDataURL()") for lane in "ab"]

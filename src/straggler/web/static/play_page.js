@@ -26,7 +26,7 @@
       byId("speed").append(...SPEEDS.map((speed) => new Option(`${speed}×`, speed)));
       byId("speed").addEventListener("change", () => { this.speed = Number(byId("speed").value); this.keepAddress(); });
       byId("scrub").addEventListener("input", () => { this.pause(); this.show(Number(byId("scrub").value)); });
-      byId("scrub").addEventListener("change", () => this.keepAddress());
+      byId("scrub").addEventListener("change", () => this.keepAddress(this.now));
       for (const lane of LANES) {
         byId(`copy-${lane}`).addEventListener("click", (event) => copy(event.target, byId(`command-${lane}`).textContent));
       }
@@ -53,7 +53,12 @@
     open(query) {
       const isFirst = !this.isOpen;
       this.isOpen = true;
-      if (!isFirst && query === this.query) { this.resume(); return; }
+      if (!isFirst && (!query || query === this.query)) {  // the visitor comes back
+        this.keepAddress(this.isPlaying ? undefined : this.now);
+        this.draw();
+        this.resume();
+        return;
+      }
       const others = this.settings.read(query);
       const speed = Number(others.speed);
       this.speed = SPEEDS.includes(speed) ? speed : 4;
@@ -68,6 +73,7 @@
 
     close() {
       this.isOpen = false;
+      clearTimeout(this.later);
     }
 
     resume() {
@@ -264,7 +270,13 @@
       const more = this.speed === 4 ? {} : { speed: this.speed };
       if (moment !== undefined) more.t = moment;
       this.query = this.settings.query(more);
-      history.replaceState(null, "", `#/play/${this.query}`);
+      clearTimeout(this.later);
+      const write = () => {
+        this.written = performance.now();
+        history.replaceState(null, "", `#/play/${this.query}`);
+      };
+      if (performance.now() - (this.written ?? -Infinity) > 150) write();
+      else this.later = setTimeout(write, 150);  // browsers refuse many changes of the address at once
     }
 
     share() {
