@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install run test test-fast lint chaos wheel browser network bench baseline methods findings docs notebook clean
+.PHONY: help install run test test-fast lint chaos wheel browser network bench baseline methods findings docs notebook races picture clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -64,6 +64,12 @@ docs: install  ## write the generated parts of the documents, and build the site
 
 notebook: install  ## execute docs/notebook.ipynb again and keep its outputs (a minute)
 	$(BIN)/python .ci/run_notebook.py
+
+races: install  ## train the recorded races of the playground again (a minute)
+	$(BIN)/python -m straggler.web.races
+
+picture: install  ## draw the README's animated picture of a race, docs/race.svg
+	$(BIN)/straggler playground --picture docs/race.svg
 
 clean:  ## remove the environment and caches, keep the records in runs/
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -99,6 +99,7 @@ def test_a_link_brings_back_the_same_picture(browser: Browser, static_url: str) 
         page.locator("#scrub").fill("7")
         page.locator("#lanes").focus()
         page.keyboard.press("ArrowRight")
+        page.wait_for_function("() => location.hash.endsWith(`t=${document.getElementById('scrub').value}`)")
         address = page.url
         assert "k-async%28k%3D5%29" in address and "t=" in address
         seen = [page.locator(f"#canvas-{lane}").evaluate("canvas => canvas.toDataURL()") for lane in "ab"]
@@ -143,14 +144,17 @@ def test_every_method_and_law_can_be_chosen(browser: Browser, static_url: str) -
                 try {
                     const settings = new Settings(choices);
                     change(settings);
-                    const { jobs } = simulate(settings.simulation("a"), { gradients: 300, seconds: Infinity });
+                    const budget = { gradients: 300, seconds: Infinity };
+                    const { jobs } = simulate(settings.simulation("a"), budget);
                     if (!jobs.length) problems.push(name);
                     const again = new Settings(choices);
                     again.read(settings.query());
                     if (again.command("a") !== settings.command("a")) problems.push(`${name}: the link`);
                 } catch (error) { problems.push(`${name}: ${error.message}`); }
             };
-            for (const name of Object.keys(choices.methods)) attempt(name, (settings) => settings.setMethod("a", name));
+            for (const name of Object.keys(choices.methods)) {
+                attempt(name, (settings) => settings.setMethod("a", name));
+            }
             return problems;
         }"""
         )

@@ -107,7 +107,8 @@ def page(browser: Browser) -> Iterator[Page]:
 SIMULATE = """(all) => all.map(([settings, gradients]) => {
     try {
         const { jobs } = playground.simulate(playground.revive(settings), { gradients, seconds: Infinity });
-        return jobs.map((job) => [job.worker, job.version, job.staleness, job.decision, job.time, job.started]);
+        const keys = ["worker", "version", "staleness", "decision", "time", "started"];
+        return jobs.map((job) => keys.map((key) => job[key]));
     } catch (error) { return error.message; }
 })"""
 

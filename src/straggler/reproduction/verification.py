@@ -82,8 +82,10 @@ def choose_rows(
 def plan_verification(name: str, runs: list[PlannedRun], pool: Pool, folder: Path) -> SweepPlan:
     """Return the plan that runs the rows which the folder does not have yet."""
     store = SummaryStore(folder)
-    missing = [run for run in runs if not store.has(run)]
-    return SweepPlan(name, missing, runs, sorted({run.seed for run in runs}), pool, store)
+    plan = SweepPlan(name, [], sorted({run.seed for run in runs}), pool, store)
+    plan.all_runs = runs
+    plan.runs = [run for run in runs if not store.has(run)]
+    return plan
 
 
 def compare_rows(

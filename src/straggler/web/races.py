@@ -1,4 +1,4 @@
-"""The recorded races of the playground: `python -m straggler.web.races` trains the stories and writes races.json."""
+"""The recorded races of the playground: `python -m straggler.web.races` trains them and writes races.json."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""The widths of numpy's ziggurat layers, with which the playground draws the same durations in the browser."""
+"""The widths of numpy's ziggurat layers, with which the playground draws the same durations in a browser."""
 
 from functools import cache
 
@@ -14,9 +14,9 @@ MAX_TRIES = 1000
 def read_ziggurat_widths() -> dict[str, list[float]]:
     """Return the widths of the layers of the standard normal and the standard exponential.
 
-    numpy does not export them. A draw is width × place, unless the place is near the edge of its layer. We set
-    the generator so that its next 64 bits choose a layer and a power of two as the place; dividing the draw
-    by the power of two is exact.
+    numpy does not export them. A draw is width × place, unless the place is near the edge of its layer. We
+    set the generator so that its next 64 bits choose a layer and a power of two as the place; dividing the
+    draw by the power of two is exact.
     """
     return {
         "normal": [read_width("standard_normal", layer | 1 << 60, 2.0**51) for layer in range(LAYERS)],

@@ -51,11 +51,10 @@ const follow = latest(async () => {
   byId("stop-runs").textContent = stopLabel(active.find((state) => state.can_be_ended));
   const done = current.filter(({ id }) => known.runs.has(id));
   byId("play-link").hidden = !done.length;
-  byId("play-link").innerHTML = "";
   const link = document.createElement("a");
   link.href = `#/run/${done.map(({ id }) => id).join(",")}`;
   link.textContent = "All figures of these runs";
-  byId("play-link").append(link);
+  byId("play-link").replaceChildren(link);
 });
 
 export function begin() {

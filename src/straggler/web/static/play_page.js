@@ -26,7 +26,7 @@
       byId("speed").append(...SPEEDS.map((speed) => new Option(`${speed}×`, speed)));
       byId("speed").addEventListener("change", () => { this.speed = Number(byId("speed").value); this.keepAddress(); });
       byId("scrub").addEventListener("input", () => { this.pause(); this.show(Number(byId("scrub").value)); });
-      byId("scrub").addEventListener("change", () => this.keepAddress());
+      byId("scrub").addEventListener("change", () => this.keepAddress(this.now));
       for (const lane of LANES) {
         byId(`copy-${lane}`).addEventListener("click", (event) => copy(event.target, byId(`command-${lane}`).textContent));
       }
@@ -53,7 +53,12 @@
     open(query) {
       const isFirst = !this.isOpen;
       this.isOpen = true;
-      if (!isFirst && query === this.query) { this.resume(); return; }
+      if (!isFirst && (!query || query === this.query)) {  // the visitor comes back
+        this.keepAddress(this.isPlaying ? undefined : this.now);
+        this.draw();
+        this.resume();
+        return;
+      }
       const others = this.settings.read(query);
       const speed = Number(others.speed);
       this.speed = SPEEDS.includes(speed) ? speed : 4;
@@ -68,6 +73,7 @@
 
     close() {
       this.isOpen = false;
+      clearTimeout(this.later);
     }
 
     resume() {
@@ -148,11 +154,13 @@
         const curve = this.curves[lane];
         const used = jobs.filter((job) => ["applied", "held"].includes(job.decision));
         const mean = used.reduce((sum, job) => sum + job.staleness, 0) / Math.max(1, used.length);
-        const busy = jobs.reduce((sum, job) => sum + Math.min(job.finished, job.time) - job.started, 0);
+        const all = [...jobs, ...this.lanes[lane].running];
+        const busy = all.reduce((sum, job) => sum + Math.max(0, Math.min(job.finished, job.time, end) - job.started), 0);
         const crossing = curve ? findCrossing(curve, state.target) : null;
         const crossed = !curve ? "–" : crossing === null ? "not reached" : seconds(crossing);
         const final = curve?.length ? `${curve.at(-1)[1].toFixed(1)} %` : "–";
-        const waiting = Math.max(0, 1 - busy / (end * state.workers));
+        const away = this.lanes[lane].absences.flat().reduce((sum, [from, until]) => sum + Math.max(0, Math.min(until, end) - from), 0);
+        const waiting = Math.max(0, 1 - busy / (end * state.workers - away));
         return [lane, crossed, final, seconds(end), k.toLocaleString("en"), mean.toFixed(1), percent(waiting), percent(1 - used.length / Math.max(1, jobs.length))];
       });
       byId("play-rows").replaceChildren(...rows.map(([lane, ...cells]) => make("tr", {},
@@ -262,7 +270,13 @@
       const more = this.speed === 4 ? {} : { speed: this.speed };
       if (moment !== undefined) more.t = moment;
       this.query = this.settings.query(more);
-      history.replaceState(null, "", `#/play/${this.query}`);
+      clearTimeout(this.later);
+      const write = () => {
+        this.written = performance.now();
+        history.replaceState(null, "", `#/play/${this.query}`);
+      };
+      if (performance.now() - (this.written ?? -Infinity) > 150) write();
+      else this.later = setTimeout(write, 150);  // browsers refuse many changes of the address at once
     }
 
     share() {

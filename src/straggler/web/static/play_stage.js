@@ -189,7 +189,7 @@
       pen.lineTo(edge - size, middle + size);
       pen.stroke();
     } else if (rowHeight > 13 && wide > 18) {
-      pen.fillStyle = "#111";
+      pen.fillStyle = Math.log2(1 + staleness) > 0.85 * Math.log2(1 + Math.max(most, 7)) ? "#fff" : "#111";
       pen.textAlign = "right";
       pen.fillText(String(staleness), left + wide - 3, middle + 4);
       pen.textAlign = "left";
