@@ -3,8 +3,9 @@
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,10 +14,10 @@ from rich.console import Console
 
 from straggler.config.registry import InputError
 from straggler.core.devices import DeviceChoice
-from straggler.record import find_finished_record
+from straggler.record import RecordError, find_finished_record
 from straggler.running.progress import ProgressBar
 from straggler.running.signals import handling_signals
-from straggler.sweeps.cost import HIGH, LOW, CostModel
+from straggler.sweeps.cost import HIGH, LEARNED_HIGH, LEARNED_LOW, LOW, CostModel, find_kind
 from straggler.sweeps.grid import Cell, PlannedRun, plan_runs
 from straggler.sweeps.pool import LocalPool, RunEvent
 from straggler.sweeps.progress import ProgressFile, SweepProgress, format_duration
@@ -24,6 +25,7 @@ from straggler.sweeps.ray_pool import RayPool
 from straggler.sweeps.summaries import SummaryStore, collect_labels
 
 WRITE_SECONDS = 20.0  # between two versions of the summaries
+MOST_LEARNED = 5  # finished runs of a kind that correct its estimate
 Place = Literal["local", "ray"]
 Pool = LocalPool | RayPool
 
@@ -38,6 +40,7 @@ class SweepPlan:
     seeds: Sequence[int]
     pool: Pool
     store: SummaryStore
+    is_learned: bool = False  # whether finished runs have corrected the estimates of all missing runs
 
     @property
     def cached(self) -> int:
@@ -58,7 +61,8 @@ class SweepPlan:
 
     def __str__(self) -> str:
         where = " on Ray" if isinstance(self.pool, RayPool) else ""
-        low, high = (format_duration(bound * self.seconds) for bound in (LOW, HIGH))
+        bounds = (LEARNED_LOW, LEARNED_HIGH) if self.is_learned else (LOW, HIGH)
+        low, high = (format_duration(bound * self.seconds) for bound in bounds)
         estimate = f": about {low} to {high} with {format_count(self.pool.cores, 'process', 'es')}{where}"
         counts = f"{format_count(len(self.all_runs), 'run')}, {format_count(len(self.seeds), 'seed')}"
         return f"{self.name}: {counts}, {len(self.missing)} missing{estimate if self.missing else ''}"
@@ -82,12 +86,27 @@ def plan_sweep(
     labels = collect_labels(all_runs)
     store = SummaryStore(results, labels, key or [*labels, "seed"])
     runs, costs = [run for run in all_runs if not store.has(run)], CostModel(pool.data)
+    learn_costs(costs, all_runs, pool.runs)
     for run in runs:
         run.is_cached = find_finished_record(pool.runs / run.id) is not None
         run.seconds = 0.0 if run.is_cached else costs.estimate(run)
+    is_learned = all(find_kind(run.experiment) in costs.errors for run in runs if not run.is_cached)
     tables = list(dict.fromkeys(cell.labels.get("table") for cell in cells))
     runs.sort(key=lambda run: (run.seed, tables.index(run.cells[0].labels.get("table")), -run.seconds))
-    return SweepPlan(name, runs, all_runs, seeds, pool, store)
+    return SweepPlan(name, runs, all_runs, seeds, pool, store, is_learned)
+
+
+def learn_costs(costs: CostModel, runs: Sequence[PlannedRun], folder: Path) -> None:
+    """Correct the estimates by finished runs of the sweep, a few of each kind, if some are missing."""
+    records = {run.id: find_finished_record(folder / run.id) for run in runs}
+    kinds = {find_kind(run.experiment) for run in runs if records[run.id] is None}
+    seen = Counter[tuple[str, ...]]()
+    for run in runs:
+        kind, record = find_kind(run.experiment), records[run.id]
+        if record is not None and kind in kinds and seen[kind] < MOST_LEARNED:
+            with suppress(RecordError):
+                costs.learn(run, record)
+            seen[kind] += 1
 
 
 def run_plan(plan: SweepPlan, console: Console) -> dict[str, str]:
