@@ -83,7 +83,12 @@ class CostModel:
         taken, environment = record.summary.get("host_seconds"), record.environment
         here = platform.platform(), os.cpu_count()
         if isinstance(taken, float) and (environment.get("platform"), environment.get("cores")) == here:
-            self.errors.add(find_kind(run.experiment), taken, self._estimate(run))
+            kind, estimated = find_kind(run.experiment), self._estimate(run)
+            if (
+                costs := self._costs.get(kind)
+            ) is not None:  # the last evaluation is not in the time of a run
+                taken += costs.evaluation + costs.train_evaluation
+            self.errors.add(kind, taken, estimated)
 
     def estimate(self, run: PlannedRun) -> float:
         """Return the seconds of a run; 0 if it cannot start."""
