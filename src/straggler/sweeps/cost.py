@@ -84,9 +84,7 @@ class CostModel:
         here = platform.platform(), os.cpu_count()
         if isinstance(taken, float) and (environment.get("platform"), environment.get("cores")) == here:
             kind, estimated = find_kind(run.experiment), self._estimate(run)
-            if (
-                costs := self._costs.get(kind)
-            ) is not None:  # the last evaluation is not in the time of a run
+            if (costs := self._costs.get(kind)) is not None:  # without the last evaluation
                 taken += costs.evaluation + costs.train_evaluation
             self.errors.add(kind, taken, estimated)
 
