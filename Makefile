@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install run test test-fast lint chaos wheel browser network bench baseline methods findings docs notebook races picture clean
+.PHONY: help install run test test-fast lint chaos wheel browser network bench baseline methods findings figures docs notebook races picture clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -55,6 +55,9 @@ methods: install  ## measure error against the number of workers, into docs/meth
 
 findings: install  ## redraw the studies' tables, figures and verdicts from their committed summaries
 	for study in epfl asu gap-aware; do $(BIN)/straggler study $$study --draw --into docs/findings.md || exit 1; done
+
+figures: install  ## draw docs/figures/ again by the commands in docs/figures.md (minutes)
+	$(BIN)/python .ci/draw_figures.py
 
 docs: install  ## write the generated parts of the documents, and build the site into site/ (no network needed)
 	$(BIN)/python -m straggler.config.listing

@@ -60,6 +60,27 @@ def test_the_folder_of_a_sweep_stands_for_its_runs(digits: Record, tmp_path: Pat
     assert result.exit_code == 0 and all(label in out.read_text() for label in labels)
     with pytest.raises(InputError, match="None of the runs"):
         plot(tmp_path / "results", runs=tmp_path)
+    named = {"runs": tmp_path / "runs", "results": tmp_path}
+    assert legend_of(plot("results", **named)) == labels  # the name of a sweep
+    chosen = plot({"low": "results"}, "loss", **named, only=["lr=0.1"])
+    assert legend_of(chosen) == ["test loss", "batch loss"]
+    places = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path), "--out", str(out)]
+    assert invoke("plot", "accuracy", "results", *places, "--style", "paper").exit_code == 0
+    assert all(label in out.read_text() for label in labels) and 'width="241.2pt"' in out.read_text()
+
+
+def test_only_runs_with_a_setting_are_drawn(runs: dict[str, Record]) -> None:
+    every = list(runs.values())
+    assert legend_of(plot(every, "loss", only=["method=ssgd"])) == ["test loss", "batch loss"]
+    assert len(legend_of(plot(every, "loss", only=["lr=0.05", "workers=4"]))) == len(runs)
+    for wrong, rule in (
+        ("lr", "must be a setting"),
+        ("speed=1", "must be a setting"),
+        ("lr=7", "lr is 0.05"),
+        ("method=ga", "leaves no run"),
+    ):
+        with pytest.raises(InputError, match=rule):
+            plot(every, "loss", only=[wrong])
 
 
 def test_the_command_draws_with_labels_size_and_title(runs: dict[str, Record], tmp_path: Path) -> None:

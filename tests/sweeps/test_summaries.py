@@ -80,6 +80,22 @@ def test_small_losses_differ_and_the_time_of_diverged_runs_is_left_out() -> None
     assert table.csv().splitlines()[1].replace("1.2500e-12", "1.25e-12") == "0.1,1.25e-12,,,2,1,1.0,9.0"
 
 
+def test_labels_that_all_rows_share_are_left_out() -> None:
+    row = {
+        "value": 90.0,
+        "mean_staleness": 1.0,
+        "converged": True,
+        "seconds": 9.0,
+        "seed": 0,
+        "delay": "none",
+    }
+    table = SweepTable(pl.DataFrame([row | {"lr": 0.1}, row | {"lr": 0.2}]), ["delay", "lr"])
+    assert table.rows()[0][0] == "lr" and [cells[0] for cells in table.rows()[1]] == ["0.1", "0.2"]
+    assert "delay" in table.csv() and "none" not in table.latex()
+    alone = SweepTable(pl.DataFrame([row | {"lr": 0.1}]), ["delay", "lr"])
+    assert alone.rows()[0][:2] == ["delay", "lr"]
+
+
 def test_the_time_to_a_target_counts_the_runs_that_reached_it() -> None:
     row = {"value": 90.0, "mean_staleness": 1.0, "lr": 0.1, "converged": True, "seconds": 9.0}
     rows = [row | {"seed": seed, "time_to_target": time} for seed, time in enumerate((4.0, 6.0, None))]

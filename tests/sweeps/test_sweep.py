@@ -52,6 +52,8 @@ def test_a_sweep_returns_a_table_and_records_and_computes_nothing_twice(tmp_path
     assert table["workers"].to_list() == [1, 2] and table["seeds"].to_list() == [3, 3]
     assert (table["low"] < table["test_accuracy"]).all() and (table["test_accuracy"] < table["high"]).all()
     assert "<table" in result._repr_html_() and "6 runs" in repr(result)
+    half = run_here(tmp_path, grid, seeds=3).table  # by default, a target that half of the runs reached
+    assert half.is_empty() or "time_to_target" not in half.columns or half["reached"].sum() >= 3
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("summary.json")}
     again = run_here(tmp_path, grid, seeds=3, target=5.0)
     assert again.plan.missing == [] and again.table.equals(table)

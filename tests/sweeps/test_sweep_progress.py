@@ -4,13 +4,17 @@ import json
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from straggler.record import RecordError
+from straggler.experiment import Experiment
+from straggler.record import Record, RecordError
+from straggler.sweeps.cost import CostModel
 from straggler.sweeps.grid import Cell, plan_runs
-from straggler.sweeps.pool import RunEvent
+from straggler.sweeps.pool import LocalPool, RunEvent
 from straggler.sweeps.progress import ProgressFile, SweepProgress, format_duration
+from straggler.sweeps.runner import plan_sweep
 
 TINY = {"dataset": "digits", "model": "linear", "epochs": 0.5, "eval_every": 0}
 
@@ -30,6 +34,57 @@ def test_the_time_left_follows_from_the_work_that_is_done(monkeypatch: pytest.Mo
     assert progress.seconds_left == pytest.approx(10.0)
     assert str(progress) == "1 of 2 runs, 10 s left"
     assert [format_duration(s) for s in (40, 720, 11160)] == ["40 s", "12 min", "3.1 h"]
+
+
+@pytest.mark.parametrize("factor", [0.2, 1.0, 5.0])
+@pytest.mark.parametrize("cores", [1, 2])
+def test_runs_that_ended_correct_the_time_left(
+    factor: float, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first run of each kind the time left is right, however wrong the estimates were."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    kinds = {"linear": factor, "mlp": 3 * factor}
+    cells = [Cell({}, TINY | {"model": model, "lr": lr}) for lr in (0.1, 0.2, 0.3, 0.4) for model in kinds]
+    runs = plan_runs(cells, [0])
+    for run in runs:
+        run.seconds = 10.0
+    progress, queue, running = SweepProgress(runs), list(runs), dict[float, list[Any]]()
+    seen, predictions = set[str](), list[tuple[float, float]]()
+    while queue or running:
+        while queue and sum(map(len, running.values())) < cores:
+            run = queue.pop(0)
+            ends = now[0] + 10.0 * kinds[str(run.experiment.model).split("(")[0]]  # type: ignore[union-attr]
+            running.setdefault(ends, []).append(run)
+            progress.update(RunEvent(run, "progress", 0.0))
+        now[0] = min(running)
+        for run in running.pop(now[0]):
+            progress.update(RunEvent(run, "done", {}))
+            seen.add(str(run.experiment.model))  # type: ignore[union-attr]
+            if len(seen) == 2 and queue and progress.seconds_left is not None:
+                predictions.append((now[0], progress.seconds_left))
+    assert predictions
+    for moment, left in predictions:
+        slack = 0.0 if cores == 1 else 30.0 * factor  # a run that has not ended counts as a whole
+        assert abs(left - (now[0] - moment)) <= 0.3 * (now[0] - moment) + slack
+
+
+def test_finished_runs_correct_the_estimates_of_a_plan(tmp_path: Path) -> None:
+    run = plan_runs([Cell({}, TINY)], [0])[0]
+    assert isinstance(run.experiment, Experiment)
+    record, costs = run.experiment.run(tmp_path, jobs=1), CostModel()
+    costs.learn(run, record)
+    (record.path / "summary.json").write_text(json.dumps(record.summary | {"host_seconds": 123.0}))
+    other = CostModel()
+    other.learn(run, Record(record.path))
+    assert other.estimate(run) == pytest.approx(123.0, abs=20.0)  # and the last evaluation
+    assert costs.estimate(run) >= record.summary["host_seconds"]
+    pool = LocalPool(1, tmp_path)
+    plan = plan_sweep("a", [Cell({}, TINY)], [0, 1, 2], pool, tmp_path / "results")
+    assert plan.is_learned and plan.seconds == pytest.approx(246.0, abs=40.0)
+    (record.path / "environment.json").write_text(json.dumps(record.environment | {"cores": 10_000}))
+    elsewhere = plan_sweep("a", [Cell({}, TINY)], [0, 1, 2], pool, tmp_path / "results")
+    assert not elsewhere.is_learned
 
 
 def test_every_run_is_done_failed_or_missing() -> None:

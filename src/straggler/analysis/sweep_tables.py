@@ -62,17 +62,24 @@ class SweepTable:
             row |= {"time_to_target": reached.mean(), "reached": len(reached)}
         return row
 
+    @property
+    def shown_labels(self) -> list[str]:
+        """The labels in which the rows differ; all of them if there is only one row."""
+        differing = [label for label in self.labels if self.table[label].n_unique() > 1]
+        return differing or self.labels
+
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """Return the columns and rows as text for people."""
+        """Return the columns and rows as text for people. A label that all rows share is left out."""
+        shown = self.shown_labels
         unit, digits = (" (%)", ".2f") if self.metric == "accuracy" else ("", ".4g")
         validation = f"validation_{self.metric}" in self.table.columns
-        columns = [*self.labels, f"test {self.metric}{unit}"]
+        columns = [*shown, f"test {self.metric}{unit}"]
         columns += [f"validation {self.metric}{unit}"] if validation else []
         columns += [*self.metrics, "seeds", "staleness", "time (s)"]
         columns += [f"time to {self.target:g} % (s)"] if self.target is not None else []
         rows = []
         for row in self.table.iter_rows(named=True):
-            cells = ["–" if row[label] is None else str(row[label]) for label in self.labels]
+            cells = ["–" if row[label] is None else str(row[label]) for label in shown]
             cells.append(format_metric(row, f"test_{self.metric}", digits))
             cells += [format_or_dash(row[f"validation_{self.metric}"], digits)] if validation else []
             cells += [format_or_dash(row[f"test_{name}"], ".4g") for name in self.metrics]
@@ -94,7 +101,7 @@ class SweepTable:
 
     def latex(self) -> str:
         """Return the table as LaTeX, for the booktabs package."""
-        return format_latex_table(CAPTION, *self.rows(), names=len(self.labels))
+        return format_latex_table(CAPTION, *self.rows(), names=len(self.shown_labels))
 
 
 def format_metric(row: dict[str, Any], metric: str, digits: str) -> str:

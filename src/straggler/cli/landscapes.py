@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from straggler.analysis.figures.colours import assign_colours
 from straggler.analysis.figures.file_formats import FORMATS
 from straggler.analysis.figures.landscape import VIEWS, build_landscape_figure, split_runs
 from straggler.analysis.figures.matplotlib_renderer import write_figure
@@ -14,6 +15,7 @@ from straggler.analysis.tables import build_table, format_number
 from straggler.cli import options
 from straggler.cli.app import check_suffix, err, find_runs, out
 from straggler.config.registry import InputError, suggest_name
+from straggler.record import Record
 from straggler.running.landscape import Landscape, compute_landscape
 from straggler.running.progress import ProgressBar
 
@@ -51,17 +53,26 @@ def landscape(
         check_suffix(file, (*FORMATS, ".html"))
     if view not in VIEWS:
         raise InputError(f"Unknown --view {view!r}. {suggest_name(view, VIEWS)}")
-    records = name_runs(find_runs(runs, folder))
+    records = leave_out_diverged(name_runs(find_runs(runs, folder)))
     with ProgressBar(err, "landscape") as bar:
         found = compute_landscape(records, grid, samples or None, margin, jobs, data, bar.say, bar.advance)
     print_losses(found)
+    colours = assign_colours({name: [record] for name, record in records.items()})
     for file in targets:
         page = file.suffix.lower() == ".html"
         spec = build_landscape_figure(
-            found.points, found.plane.explained, found.samples, "both" if page else view
+            found.points, found.plane.explained, found.samples, "both" if page else view, colours
         )
         write_page(spec, file) if page else write_figure(spec, file)
         out.print(f"wrote {file}", soft_wrap=True)
+
+
+def leave_out_diverged(records: dict[str, Record]) -> dict[str, Record]:
+    """Return the runs that converged, if there are any: a path that goes far shrinks the others to dots."""
+    kept = {name: record for name, record in records.items() if record.summary.get("converged") is not False}
+    for name in records.keys() - kept.keys() if kept else ():
+        err.print(f"left out: {name} did not converge. Pass it alone to see its path.", soft_wrap=True)
+    return kept or records
 
 
 def print_losses(found: Landscape) -> None:

@@ -32,7 +32,13 @@ On = Annotated[Place, option(help="Run on this machine, or on a Ray cluster that
 Address = Annotated[
     str | None, option(help="With --on ray: the cluster, such as 10.0.0.1:6379; by default Ray starts here.")
 ]
-Target = Annotated[float | None, option(help="Show the time until this test accuracy (%).")]
+Target = Annotated[
+    float | None,
+    option(
+        help="Show the time until this test accuracy (%).",
+        show_default="the highest multiple of 5 that half of the runs ended above",
+    ),
+]
 Format = Annotated[Literal["text", "csv", "markdown", "latex"], option(help="Format of the printed table.")]
 
 

@@ -1,6 +1,7 @@
 """Estimates of how long runs take, from a few gradients and evaluations on this machine."""
 
 import os
+import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from straggler.core.interfaces import Problem, Split
 from straggler.core.loop import Budget
 from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
+from straggler.record import Record
 from straggler.running.simulation import simulate
 from straggler.sweeps.grid import PlannedRun
 from straggler.timing import Law
@@ -21,6 +23,9 @@ MAX_WORKERS = 32  # whose job times are averaged
 RECORDING = 1.25  # recording a run makes an arrival this much slower
 COUNTED_SECONDS = 1e-6  # of an arrival without a gradient
 LOW, HIGH = 0.8, 1.8  # actual over estimated time, because other programs use the machine too
+LEARNED_LOW, LEARNED_HIGH = 0.77, 1.3  # the same after runs of every kind have ended on this machine
+KIND = ("dataset", "model", "loss", "batch_size", "work", "channel", "correction", "optimizer", "engine")
+Kind = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -34,20 +39,64 @@ class MeasuredCosts:
     samples: int  # of the training set
 
 
+def find_kind(experiment: Experiment | Repetition) -> Kind:
+    """Return the settings on which the cost of a gradient depends."""
+    if isinstance(experiment, Repetition):
+        return ("without gradients",)
+    return tuple(str(getattr(experiment, key)) for key in KIND)
+
+
+class EstimateErrors:
+    """How long runs took compared with their estimates, by kind of experiment."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Kind, tuple[float, float]] = {}  # of seconds: taken and estimated
+
+    def __contains__(self, kind: Kind) -> bool:
+        return kind in self._sums
+
+    def __bool__(self) -> bool:
+        return bool(self._sums)
+
+    def add(self, kind: Kind, taken: float, estimated: float) -> None:
+        """Learn from a run that has ended."""
+        if taken > 0 and estimated > 0:
+            before = self._sums.get(kind, (0.0, 0.0))
+            self._sums[kind] = before[0] + taken, before[1] + estimated
+
+    def factor(self, kind: Kind) -> float:
+        """Return what to multiply an estimate of this kind by; for a new kind, the mean of the others."""
+        sums = [self._sums[kind]] if kind in self._sums else list(self._sums.values())
+        taken, estimated = (sum(column) for column in zip(*sums, strict=True)) if sums else (1.0, 1.0)
+        return taken / estimated
+
+
 class CostModel:
-    """Estimates the seconds of runs; each kind of experiment is measured once."""
+    """Estimates the seconds of runs: each kind is measured once, and finished runs correct it."""
 
     def __init__(self, data: Path | None = None) -> None:
-        self.data = data
-        self._costs: dict[tuple[str, ...], MeasuredCosts] = {}
+        self.data, self.errors = data, EstimateErrors()
+        self._costs: dict[Kind, MeasuredCosts] = {}
+
+    def learn(self, run: PlannedRun, record: Record) -> None:
+        """Compare the estimate of a finished run with the time that it took, if it ran on such a machine."""
+        taken, environment = record.summary.get("host_seconds"), record.environment
+        here = platform.platform(), os.cpu_count()
+        if isinstance(taken, float) and (environment.get("platform"), environment.get("cores")) == here:
+            kind, estimated = find_kind(run.experiment), self._estimate(run)
+            if (costs := self._costs.get(kind)) is not None:  # without the last evaluation
+                taken += costs.evaluation + costs.train_evaluation
+            self.errors.add(kind, taken, estimated)
 
     def estimate(self, run: PlannedRun) -> float:
         """Return the seconds of a run; 0 if it cannot start."""
+        return self.errors.factor(find_kind(run.experiment)) * self._estimate(run)
+
+    def _estimate(self, run: PlannedRun) -> float:
         experiment = run.experiment
         if isinstance(experiment, Repetition):
             return COUNTED_SECONDS * experiment.gradients
-        keys = ("dataset", "model", "loss", "batch_size", "work", "channel", "correction", "optimizer")
-        kind = tuple(str(getattr(experiment, key)) for key in keys)
+        kind = find_kind(experiment)
         try:
             if kind not in self._costs:
                 self._costs[kind] = measure_costs(experiment, self.data)

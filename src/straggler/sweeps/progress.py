@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from straggler.running.atomic_files import write_json_atomically
 from straggler.running.recorder import lock_folder
+from straggler.sweeps.cost import EstimateErrors, find_kind
 from straggler.sweeps.grid import PlannedRun
 from straggler.sweeps.pool import RunEvent
 
@@ -31,10 +32,12 @@ class SweepProgress:
     def __init__(self, runs: Sequence[PlannedRun], cached: int = 0, later: LaterRuns | None = None) -> None:
         """`cached` runs are only in the results; they count as done."""
         self.runs, self.cached, self.later = {run.id: run for run in runs}, cached, later or LaterRuns()
-        self.done = 0
+        self.done, self._ended = 0, set[str]()
         self.failures: dict[str, str] = {}  # reasons by id
         self.running: dict[str, float] = {}  # progress by id, 0 to 1
         self._work_ended = 0.0
+        self._errors, self._began = EstimateErrors(), dict[str, float]()
+        self._side_by_side = 1  # the most runs at the same time so far
         self._started = time.monotonic()
 
     @property
@@ -57,10 +60,17 @@ class SweepProgress:
         if event.kind == "silent":
             return
         if event.kind in ("progress", "repeated"):
+            if event.run.id not in self.running and event.content == 0.0:
+                self._began[event.run.id] = time.monotonic()
             self.running[event.run.id] = event.content if event.kind == "progress" else 0.0
+            self._side_by_side = max(self._side_by_side, len(self.running))
             return
         self.running.pop(event.run.id, None)
         self._work_ended += event.run.seconds
+        if event.kind == "done" and (began := self._began.pop(event.run.id, None)) is not None:
+            taken = time.monotonic() - began
+            self._errors.add(find_kind(event.run.experiment), taken, event.run.seconds)
+        self._ended.add(event.run.id)
         if event.kind == "failed":
             self.failures[event.run.id] = event.content
         else:
@@ -74,11 +84,18 @@ class SweepProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated time left; None in the beginning."""
+        """The estimated time left; None in the beginning. Runs that ended correct the estimates."""
         elapsed = time.monotonic() - self._started
         if self.fraction <= 0.01 or elapsed < 2:
             return None
-        return elapsed * (1 / self.fraction - 1)
+        if not self._errors:
+            return elapsed * (1 / self.fraction - 1)
+        left = [
+            run.seconds * self._errors.factor(find_kind(run.experiment)) * (1 - self.running.get(id, 0.0))
+            for id, run in self.runs.items()
+            if id not in self._ended
+        ]
+        return max((sum(left) + self.later.seconds) / self._side_by_side, max(left, default=0.0))
 
     def __str__(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""

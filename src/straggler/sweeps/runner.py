@@ -3,8 +3,9 @@
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -12,10 +13,10 @@ from rich.console import Console
 
 from straggler.config.registry import InputError
 from straggler.core.devices import DeviceChoice
-from straggler.record import find_finished_record
+from straggler.record import RecordError, find_finished_record
 from straggler.running.progress import ProgressBar
 from straggler.running.signals import handling_signals
-from straggler.sweeps.cost import HIGH, LOW, CostModel
+from straggler.sweeps.cost import HIGH, LEARNED_HIGH, LEARNED_LOW, LOW, CostModel, find_kind
 from straggler.sweeps.grid import Cell, PlannedRun, plan_runs
 from straggler.sweeps.pool import LocalPool, RunEvent
 from straggler.sweeps.progress import LaterRuns, ProgressFile, SweepProgress, format_duration
@@ -24,6 +25,7 @@ from straggler.sweeps.search import group_searches
 from straggler.sweeps.summaries import SummaryStore
 
 WRITE_SECONDS = 20.0  # between two versions of the summaries
+MOST_LEARNED = 5  # finished runs of a kind that correct its estimate
 Place = Literal["local", "ray"]
 Pool = LocalPool | RayPool
 
@@ -40,9 +42,8 @@ class SweepPlan:
     ) -> None:
         self.name, self.seeds, self.pool, self.store = name, seeds, pool, store
         self.runs: list[PlannedRun] = []  # that are not in the summaries; records may exist
-        self.all_runs: list[
-            PlannedRun
-        ] = []  # also those in the summaries, in the order of the cells; no trials
+        # Also the runs in the summaries, in the order of the cells, but no trials.
+        self.all_runs: list[PlannedRun] = []
         self.searches = group_searches(cells, seeds, pool.runs)
         self._open, self._costs = list(self.searches), CostModel(pool.data)
         self._places = {id(cell): number for number, cell in enumerate(cells)}
@@ -71,6 +72,7 @@ class SweepPlan:
     def _add_cells(self, cells: Sequence[Cell]) -> None:
         """Plan these cells: seed by seed, within a seed table by table, the longest first."""
         planned = plan_runs(cells, self.seeds)
+        learn_costs(self._costs, planned, self.pool.runs)
         runs = [run for run in planned if not self.store.has(run)]
         for run in runs:
             run.is_cached = find_finished_record(self.pool.runs / run.id) is not None
@@ -96,6 +98,11 @@ class SweepPlan:
         return self._costs.estimate(PlannedRun(cell.experiment(self.seeds[0]), self.seeds[0], cells=[cell]))
 
     @property
+    def _is_learned(self) -> bool:
+        """Whether finished runs have corrected the estimates of all missing ones."""
+        return all(find_kind(run.experiment) in self._costs.errors for run in self.missing)
+
+    @property
     def cached(self) -> int:
         """The number of runs that are in the summaries already."""
         return len(self.all_runs) - sum(not run.is_trial for run in self.runs)
@@ -115,7 +122,8 @@ class SweepPlan:
 
     def __str__(self) -> str:
         where = " on Ray" if isinstance(self.pool, RayPool) else ""
-        low, high = (format_duration(bound * self.seconds) for bound in (LOW, HIGH))
+        bounds = (LEARNED_LOW, LEARNED_HIGH) if self._is_learned else (LOW, HIGH)
+        low, high = (format_duration(bound * self.seconds) for bound in bounds)
         estimate = f": about {low} to {high} with {format_count(self.pool.cores, 'process', 'es')}{where}"
         later, missing = self.later.count, len(self.missing) + self.later.count
         trials = sum(search.most_trials for search in self.searches)
@@ -143,6 +151,19 @@ def plan_sweep(
     cells = list(cells)
     labels = list(dict.fromkeys(label for cell in cells for label in cell.labels))
     return SweepPlan(name, cells, seeds, pool, SummaryStore(results, labels, key or [*labels, "seed"]))
+
+
+def learn_costs(costs: CostModel, runs: Sequence[PlannedRun], folder: Path) -> None:
+    """Correct the estimates by finished runs of the sweep, a few of each kind, if some are missing."""
+    records = {run.id: find_finished_record(folder / run.id) for run in runs}
+    kinds = {find_kind(run.experiment) for run in runs if records[run.id] is None}
+    seen = Counter[tuple[str, ...]]()
+    for run in runs:
+        kind, record = find_kind(run.experiment), records[run.id]
+        if record is not None and kind in kinds and seen[kind] < MOST_LEARNED:
+            with suppress(RecordError):
+                costs.learn(run, record)
+            seen[kind] += 1
 
 
 def run_plan(plan: SweepPlan, console: Console) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from straggler.analysis.figures.matplotlib_renderer import write_figure
@@ -18,6 +19,9 @@ from straggler.sweeps.runner import Place, SweepPlan, open_pool, plan_sweep, run
 from straggler.sweeps.search import Search
 from straggler.sweeps.search_report import build_search_figures, describe_choice, tabulate_trials
 from straggler.sweeps.summaries import collect_labels, read_summaries
+
+TARGET_STEP = 5.0  # of a target accuracy in percent
+MOST_TIMED = 1000  # runs, whose curves are read for the time to a target that nobody asked for
 
 
 class SweepResult:
@@ -59,13 +63,24 @@ class SweepResult:
         if self.summaries.is_empty():
             return None
         summaries = self.summaries
-        if self.target is not None:
-            times = {record.path.name: record.time_to(self.target) for record in self.records}
+        target = self._choose_target() if self.target is None else self.target
+        if target is not None:
+            times = {record.path.name: record.time_to(target) for record in self.records}
             column = [times.get(id) for id in summaries["id"]]
             summaries = summaries.with_columns(pl.Series("time_to_target", column, dtype=pl.Float64))
         experiments = [run.experiment for run in self.plan.all_runs]
         metrics = dict.fromkeys(m.label for one in experiments for m in getattr(one, "metrics", ()))
-        return SweepTable(summaries, collect_labels(self.plan.all_runs), self.target, list(metrics))
+        return SweepTable(summaries, collect_labels(self.plan.all_runs), target, list(metrics))
+
+    def _choose_target(self) -> float | None:
+        """Return the highest multiple of 5 % that half of the runs ended above; None if there is none."""
+        if "test_accuracy" not in self.summaries.columns:
+            return None
+        converged = self.summaries.filter("converged")["test_accuracy"].drop_nulls()
+        if not len(converged) or len(self.plan.all_runs) > MOST_TIMED:
+            return None
+        target = TARGET_STEP * (float(np.median(converged.to_numpy())) // TARGET_STEP)
+        return target if target > 0 else None
 
     @property
     def table(self) -> pl.DataFrame:
@@ -130,7 +145,8 @@ def sweep(
 
     `cores` is the number of runs at the same time; `on="ray"` runs them on a Ray cluster (`address`).
     Runs take the devices in turn.
-    `target` adds the time until a test accuracy in percent. `trust=True` follows import strings in TOML.
+    The table has the time until a test accuracy of `target` percent; by default the highest multiple of 5
+    that half of the runs ended above. `trust=True` follows import strings in TOML.
     """
     source = None
     if isinstance(grid, Path | str):

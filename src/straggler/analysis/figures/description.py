@@ -17,6 +17,7 @@ Errors: TypeAlias = tuple[Values, Values]  # how far the error bars reach below 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
 DASHES = ("solid", "dash", "dashdot", "dot")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "x")
+HATCHES = ("", "/", ".", "x", "\\", "-")
 GREY = "#999999"
 
 
@@ -37,6 +38,11 @@ def choose_marker(colour: Colour) -> str:
     if isinstance(colour, str):
         return MARKERS[0]
     return MARKERS[(colour + colour // len(COLOURS)) % len(MARKERS)]
+
+
+def choose_hatch(colour: Colour) -> str:
+    """Return the pattern of a bar, so that bars of one colour differ."""
+    return "" if isinstance(colour, str) else HATCHES[colour // len(COLOURS) % len(HATCHES)]
 
 
 @dataclass(frozen=True)

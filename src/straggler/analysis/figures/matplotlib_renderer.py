@@ -211,8 +211,7 @@ def draw_bars(axes: Axes, mark: d.Bars, position: int, count: int) -> None:
         yerr=None if mark.error is None else [*map(np.asarray, mark.error)],
         error_kw={"elinewidth": 0.8, "ecolor": "0.4"},
         color=d.choose_colour(mark.colour),
-        hatch=mark.hatch
-        or ("////" if isinstance(mark.colour, int) and mark.colour // len(d.COLOURS) % 2 else ""),
+        hatch=mark.hatch or 4 * d.choose_hatch(mark.colour),
         edgecolor="white",
         linewidth=0,
         label=mark.label or None,

@@ -193,7 +193,10 @@ def build_scatter(mark: d.Scatter, panel: d.Panel) -> list[Trace]:
 
 @build_traces.register
 def build_bars(mark: d.Bars, panel: d.Panel) -> list[Trace]:
-    trace: Trace = {"type": "bar", "name": mark.label, "marker": {"color": d.choose_colour(mark.colour)}}
+    marker: dict[str, Any] = {"color": d.choose_colour(mark.colour)}
+    if shape := d.choose_hatch(mark.colour):
+        marker["pattern"] = {"shape": shape, "size": 6, "fgcolor": "paper", "fillmode": "overlay"}
+    trace: Trace = {"type": "bar", "name": mark.label, "marker": marker}
     trace |= {"x": round_for_json(mark.x), "y": round_for_json(mark.y)}
     trace |= {"error_y": format_error_bars(mark.error)} if mark.error else {}
     detail = "<br>%{customdata}" if mark.hover else ""
