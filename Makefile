@@ -59,7 +59,7 @@ findings: install  ## redraw the studies' tables, figures and verdicts from thei
 docs: install  ## write the generated parts of the documents, and build the site into site/ (no network needed)
 	$(BIN)/python -m straggler.config.listing
 	$(BIN)/python .ci/generate_docs.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open site/index.html"
 
 notebook: install  ## execute docs/notebook.ipynb again and keep its outputs (a minute)
