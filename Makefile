@@ -62,7 +62,7 @@ figures: install  ## draw docs/figures/ again by the commands in docs/figures.md
 docs: install  ## write the generated parts of the documents, and build the site into site/ (no network needed)
 	$(BIN)/python -m straggler.config.listing
 	$(BIN)/python .ci/generate_docs.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open site/index.html"
 
 notebook: install  ## execute docs/notebook.ipynb again and keep its outputs (a minute)

@@ -118,8 +118,7 @@ def check(line: str) -> Experiment | None:
     command = group.commands[name]
     if "--help" in arguments:
         return None
-    required = any(p.required for p in command.params)
-    if required and not arguments:  # the text mentions the command without calling it
+    if not arguments and any(p.required for p in command.params):  # a mention of the command, not a call
         return None
     parsed = command.make_context(name, arguments).params
     if name == "list":
