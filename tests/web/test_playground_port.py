@@ -20,14 +20,14 @@ from straggler.problems.supervised import use_one_thread
 from straggler.running.simulation import create_simulation
 from straggler.timing import DELAYS
 from straggler.timing.churn import CHURN
-from straggler.web.playground import LEFT_OUT, describe_simulation, list_choices
+from straggler.web.playground import LEFT_OUT, describe_simulation, is_offered, list_choices
 from straggler.web.playground_build import SIMULATION_SCRIPTS
 from straggler.web.report import STATIC
 from straggler.web.ziggurat import read_ziggurat_widths
 
 pytestmark = pytest.mark.slow
 EVENTS = 150  # gradients per simulation
-OFFERED = [name for name, method in METHODS.items() if not method.single]
+OFFERED = [name for name, method in METHODS.items() if is_offered(method)]
 # Settings of clusters; every method is simulated on all of them.
 CLUSTERS: dict[str, dict[str, Any]] = {
     "equal workers": {"workers": 4, "compute": "constant(1)"},

@@ -44,7 +44,8 @@ STAGES: dict[str, Catalogue[Any]] = {
     "optimizer": OPTIMIZERS,
 }
 CLUSTER: dict[str, Catalogue[Any]] = {"compute": DELAYS, "delay": DELAYS, "link": LINKS, "churn": CHURN}
-# These need files or the samples of a data set, which a page does not have.
+# Not offered: laws that need files or the samples of a data set, which a page does not have. A policy, law
+# or aggregation that static/play_*.js do not simulate belongs here too.
 LEFT_OUT = {"trace", "churn-trace", "by-label", "by-length"}
 LIMITS = {"ge": "min", "gt": "above", "le": "max", "lt": "below"}
 
@@ -62,12 +63,18 @@ def list_choices() -> dict[str, Any]:
         for key, catalogue in CLUSTER.items()
     }
     return choices | {
-        "methods": {name: describe_method(method) for name, method in METHODS.items() if not method.single},
+        "methods": {name: describe_method(method) for name, method in METHODS.items() if is_offered(method)},
         "cluster": cluster,
         "bytes": count_model_bytes(choices["shapes"], choices["models"]),
         "ziggurat": read_ziggurat_widths(),
         "races": json.loads(read_static("races.json")),
     }
+
+
+def is_offered(method: Method) -> bool:
+    """Return whether the page can simulate a method on several workers."""
+    used = {parse_entry(getattr(method, key), STAGES[key]).name for key in ("policy", "work", "aggregation")}
+    return not method.single and not used & LEFT_OUT
 
 
 def describe_method(method: Method) -> dict[str, Any]:

@@ -427,5 +427,8 @@
     ringleader: Ringleader, ssp: StaleSynchronous, dssp: DynamicStaleSynchronous, paced: Paced, hybrid: Hybrid,
   };
 
-  playground.createPolicy = ({ name, ...settings }) => new POLICIES[name](settings);
+  playground.createPolicy = ({ name, ...settings }) => {
+    if (!POLICIES[name]) throw new Error(`This page does not simulate policy=${name} yet. Choose another method.`);
+    return new POLICIES[name](settings);
+  };
 })();
