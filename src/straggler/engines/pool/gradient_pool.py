@@ -228,6 +228,7 @@ class GradientPool(GradientComputer):
     def _fill_slots(self, urgent: bool = False) -> None:
         """Start upcoming tasks in all free slots."""
         self._receive(timeout=0)
+        self._replace_hung()
         while (slot := self._find_free_slot() or (self._clear_slot() if urgent else None)) is not None:
             task = self._find_unstarted()
             if task is None:
@@ -264,16 +265,19 @@ class GradientPool(GradientComputer):
             slot.process.connection.send_bytes(pickle.dumps(call))
 
     def _wait(self) -> None:
-        """Receive messages, and replace the processes that have sent nothing for too long."""
+        """Wait for messages and receive them, and replace hung processes."""
         note_progress()
         left = min(child.deadline(self._timeout) for child in self._children) - time.monotonic()
         self._receive(max(0.0, min(left, WAKE_SECONDS)))
+        self._replace_hung()
+
+    def _replace_hung(self) -> None:
+        """Replace the processes that have sent nothing for too long, also while they start."""
         for child in self._children.copy():
             if child.deadline(self._timeout) <= time.monotonic() and not child.connection.poll():
                 self._report(f"A process that computes sent nothing for {self._timeout:g} s; restarting it.")
-                for slot in child.slots:
-                    if slot.task is not None:
-                        slot.task.hung = True
+                for task in filter(None, (slot.task for slot in child.slots)):
+                    task.hung = True
                 self._replace(child)
 
     def _receive(self, timeout: float) -> None:
@@ -321,8 +325,7 @@ class GradientPool(GradientComputer):
         unfinished = [task for task in tasks if not (task.done or task.abandoned or task.hung)]
         for task in tasks:
             self._release(task)
-        restarted = self._start_process()
-        self._children[self._children.index(child)] = restarted
+        self._children[self._children.index(child)] = restarted = self._start_process()
         for task, slot in zip(unfinished, restarted.slots, strict=False):
             self._start(task, slot)
 
