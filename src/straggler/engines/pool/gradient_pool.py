@@ -26,13 +26,13 @@ from straggler.core import EvaluationChunk, Job, Message, Problem, Split, Worker
 from straggler.core.devices import DEFAULT_PLACEMENT, Placement
 from straggler.core.program import fetch_memory
 from straggler.engines.pool.child_process import ChildProcess, ChildRuntime, SharedSlot, SlotLayout
-from straggler.engines.pool.compute_task import ComputeTask
+from straggler.engines.pool.compute_task import ComputeTask, PoolError
 from straggler.engines.pool.shared_memory import pack_shared
 from straggler.running.watchdog import note_progress
 
 SLOTS = 3  # tasks that a process may have: one is computed while the others wait, so that it never idles
 WAKE_SECONDS = 5.0  # between two looks at the processes while no message comes
-MAX_DEATHS = 3  # average deaths per process, without a result in between, before the run fails
+MAX_DEATHS = 5  # average deaths of busy processes, without a result in between, before the run fails
 
 
 class GradientComputer:
@@ -315,9 +315,9 @@ class GradientPool(GradientComputer):
         """Restart a process that died, and start its unfinished tasks again."""
         self._selector.unregister(child.connection)
         child.close()
-        self._deaths += 1
+        self._deaths += child.load > 0  # a process that was killed while it was idle does not count
         if self._deaths > MAX_DEATHS * len(self._children):
-            raise RuntimeError(
+            raise PoolError(
                 f"Processes of the pool keep dying (last exit code {child.exit_code}; -9 often means that "
                 f"memory ran out). Use fewer processes with --jobs."
             )
