@@ -29,7 +29,7 @@ LAYERS = [
     [
         "config.imports config.fingerprints config.registry",
         "record",
-        "running.allocator running.atomic_files running.signals",
+        "running.allocator running.atomic_files running.signals running.watchdog",
     ],
     ["core"],
     ["timing", "problems"],

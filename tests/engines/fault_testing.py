@@ -40,6 +40,8 @@ MAIN = (  # the command line, with another deadline for the fork server
 # ANSWER_SECONDS for a fork server. On a busy machine everything takes longer.
 PATIENCE = 250.0
 LOOK_SECONDS = 0.05
+# A run ends if processes fail too often in a row, which happens when they start slowly. It can be resumed.
+GIVEN_UP = ("keep dying", "failures within")
 # Delays bound the speed of the real engines. A simulation waits in its model, if the environment says so.
 SLOW_MODEL = """
 import os, time
@@ -134,7 +136,8 @@ class AttackedRun:
         self.errors = folder / "errors.txt"
         self.seen = set[Process]()
         self.done: list[Fault] = []
-        self.resumed, self.longest = 0, 0.0  # seconds without progress
+        self.resumed = self.given_up = 0
+        self.longest = 0.0  # seconds without progress
         self._last, self._changed = "", time.monotonic()
         self.options = f"{options} --worker-timeout {WORKER_TIMEOUT} --checkpoint-every 0.7s --json".split()
         self.start("run", "--engine", engine, *settings.split(), "--out", self.out)
@@ -194,6 +197,11 @@ class AttackedRun:
         while not is_true() and not self.is_over():
             self.read_gradients()
             time.sleep(LOOK_SECONDS)
+        lines = self.errors.read_text().splitlines() or [""]
+        if self.process.poll() == 1 and any(reason in lines[-1] for reason in GIVEN_UP):
+            self.given_up += 1
+            self.resume()
+            self.wait_until(is_true)
 
     def attack(self, fault: Fault, draw: random.Random) -> None:
         """Wait for the time of a fault, and send its signal; resume the run if its driver ends."""
@@ -222,11 +230,15 @@ class AttackedRun:
             # A driver that still imports has no handler of signals and no checkpoint to write.
             expected = {Signals.SIGKILL: {-9}, Signals.SIGTERM: {130, -15}}[fault.signal]
             assert code in expected, f"exit code {code}\n{self.describe()}"
-            self.check_nothing_is_left()
-            assert self.record is not None
-            self.resumed += 1
-            self._changed = time.monotonic()
-            self.start("resume", self.record, "--trust")
+            self.resume()
+
+    def resume(self) -> None:
+        """Check that nothing of the ended driver is left, and start another one."""
+        self.check_nothing_is_left()
+        assert self.record is not None
+        self.resumed += 1
+        self._changed = time.monotonic()
+        self.start("resume", self.record, "--trust")
 
     def wait_for_end(self) -> int:
         """Wait until the driver has ended, and return its exit code."""

@@ -17,7 +17,7 @@ from torch import nn
 
 from straggler.algorithms.methods import METHODS
 from straggler.algorithms.work import gradient_program
-from straggler.engines.pool.compute_task import ComputeTask
+from straggler.engines.pool.compute_task import ComputeTask, PoolError
 from straggler.engines.pool.gradient_pool import SLOTS, GradientComputer, GradientPool
 from straggler.engines.pool.shared_memory import pack_shared
 from straggler.experiment import Experiment
@@ -195,6 +195,18 @@ def test_all_processes_killed_at_once_are_restarted() -> None:
         assert torch.equal(pool.result(task).vector, here.result(task).vector)
 
 
+def test_a_process_that_is_often_killed_while_it_is_idle_is_restarted_each_time() -> None:
+    with digits_pool(1) as (pool, here, model):
+        for _ in range(8):
+            os.kill(pool._children[0].pid, signal.SIGKILL)
+            ready_again = pool._children[0]
+            while pool._children[0] is ready_again:
+                pool._receive(1.0)
+            pool.wait_until_ready()
+        task = ComputeTask(("message", 0, 0), *model)
+        assert torch.equal(pool.result(task).vector, here.result(task).vector)
+
+
 def test_failed_tasks_free_their_slots() -> None:
     """If all tasks fail, the next result raises an error instead of waiting forever for a slot."""
     with digits_pool(2) as (pool, _, model):
@@ -210,7 +222,7 @@ def test_processes_that_keep_dying_end_the_run_with_a_remedy() -> None:
     x, buffers = pool.problem.initial_model()
     try:
         ready(pool)
-        with pytest.raises(RuntimeError, match=r"keep dying.*--jobs"):
+        with pytest.raises(PoolError, match=r"keep dying.*--jobs"):
             pool.result(ComputeTask(("message", 0, 0), x, buffers))
     finally:
         pool.close()

@@ -91,6 +91,27 @@ def test_a_stopped_process_of_the_pool_is_replaced(joins: bool) -> None:
         assert set(lines) == {f"A process that computes sent nothing for {TIMEOUT:g} s; restarting it."}
 
 
+def test_a_pool_that_need_not_wait_replaces_a_process_that_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """This process computes everything itself, so it does not wait for the one that is missing."""
+    monkeypatch.setattr("straggler.engines.pool.child_process.START_SECONDS", 0.0)
+    monkeypatch.setattr(fork_server, "ANSWER_SECONDS", 2.0)
+    program = gradient_program(Experiment(**DIGITS).problem())
+    x, buffers = program.problem.initial_model()
+    server = fork_server.get_fork_server()
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        with use_one_thread(), closing(GradientPool(program, 1, joins=True, timeout=TIMEOUT)) as pool:
+            first, end = pool._children[0], time.monotonic() + 100
+            while pool._children[0] is first and time.monotonic() < end:
+                pool.start_tasks(lambda: None)
+                assert pool.result(ComputeTask(("message", 0, 0), x, buffers)) is not None
+            assert pool._children[0] is not first
+    finally:
+        server.process.kill()
+
+
 class StopChildren(Callback):
     """Stop the children of the fork server at the 200th arrival."""
 

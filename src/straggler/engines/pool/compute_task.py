@@ -11,6 +11,12 @@ from straggler.engines.pool.child_process import SharedSlot
 NO_TENSOR = torch.empty(0)
 
 
+class PoolError(RuntimeError):
+    """Raised if the processes of a pool keep dying. The run resumes from its last checkpoint."""
+
+    exit_code = 1
+
+
 class ComputeTask:
     """A message or an evaluation to compute once: ahead of time, or when its result is needed."""
 

@@ -26,13 +26,13 @@ from straggler.core import EvaluationChunk, Job, Message, Problem, Split, Worker
 from straggler.core.devices import DEFAULT_PLACEMENT, Placement
 from straggler.core.program import fetch_memory
 from straggler.engines.pool.child_process import ChildProcess, ChildRuntime, SharedSlot, SlotLayout
-from straggler.engines.pool.compute_task import ComputeTask
+from straggler.engines.pool.compute_task import ComputeTask, PoolError
 from straggler.engines.pool.shared_memory import pack_shared
 from straggler.running.watchdog import note_progress
 
 SLOTS = 3  # tasks that a process may have: one is computed while the others wait, so that it never idles
 WAKE_SECONDS = 5.0  # between two looks at the processes while no message comes
-MAX_DEATHS = 3  # average deaths per process, without a result in between, before the run fails
+MAX_DEATHS = 5  # average deaths of busy processes, without a result in between, before the run fails
 
 
 class GradientComputer:
@@ -228,6 +228,7 @@ class GradientPool(GradientComputer):
     def _fill_slots(self, urgent: bool = False) -> None:
         """Start upcoming tasks in all free slots."""
         self._receive(timeout=0)
+        self._replace_hung()
         while (slot := self._find_free_slot() or (self._clear_slot() if urgent else None)) is not None:
             task = self._find_unstarted()
             if task is None:
@@ -264,16 +265,19 @@ class GradientPool(GradientComputer):
             slot.process.connection.send_bytes(pickle.dumps(call))
 
     def _wait(self) -> None:
-        """Receive messages, and replace the processes that have sent nothing for too long."""
+        """Wait for messages and receive them, and replace hung processes."""
         note_progress()
         left = min(child.deadline(self._timeout) for child in self._children) - time.monotonic()
         self._receive(max(0.0, min(left, WAKE_SECONDS)))
+        self._replace_hung()
+
+    def _replace_hung(self) -> None:
+        """Replace the processes that have sent nothing for too long, also while they start."""
         for child in self._children.copy():
             if child.deadline(self._timeout) <= time.monotonic() and not child.connection.poll():
                 self._report(f"A process that computes sent nothing for {self._timeout:g} s; restarting it.")
-                for slot in child.slots:
-                    if slot.task is not None:
-                        slot.task.hung = True
+                for task in filter(None, (slot.task for slot in child.slots)):
+                    task.hung = True
                 self._replace(child)
 
     def _receive(self, timeout: float) -> None:
@@ -311,9 +315,9 @@ class GradientPool(GradientComputer):
         """Restart a process that died, and start its unfinished tasks again."""
         self._selector.unregister(child.connection)
         child.close()
-        self._deaths += 1
+        self._deaths += child.load > 0  # a process that was killed while it was idle does not count
         if self._deaths > MAX_DEATHS * len(self._children):
-            raise RuntimeError(
+            raise PoolError(
                 f"Processes of the pool keep dying (last exit code {child.exit_code}; -9 often means that "
                 f"memory ran out). Use fewer processes with --jobs."
             )
@@ -321,8 +325,7 @@ class GradientPool(GradientComputer):
         unfinished = [task for task in tasks if not (task.done or task.abandoned or task.hung)]
         for task in tasks:
             self._release(task)
-        restarted = self._start_process()
-        self._children[self._children.index(child)] = restarted
+        self._children[self._children.index(child)] = restarted = self._start_process()
         for task, slot in zip(unfinished, restarted.slots, strict=False):
             self._start(task, slot)
 
