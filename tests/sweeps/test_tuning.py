@@ -374,7 +374,7 @@ def test_a_dry_run_counts_the_runs_that_are_not_known_yet(
     assert result.plan.later.count == 22 - 4 * 2 and list(tmp_path.iterdir()) == []
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 150) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 400) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
