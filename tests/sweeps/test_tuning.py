@@ -233,6 +233,13 @@ def test_an_impossible_value_beyond_is_no_edge(tmp_path: Path) -> None:
     assert search.find_edges() == []
 
 
+def test_values_of_several_types_are_text_in_one_column(tmp_path: Path) -> None:
+    space = {"batch_size": parse_values("batch_size", [16, "balanced(16)"])}
+    plan = run_all(tuned(space=space), PoolHere(tmp_path), (0,))
+    assert trials_of(plan)["batch_size"].to_list() == ["16", "balanced(16)"]
+    assert isinstance(plan.all_runs[0].cells[0].labels["batch_size"], str)
+
+
 def test_times_and_targets_are_objectives(tmp_path: Path) -> None:
     space = {"workers": parse_values("workers", [1, 4])}
     fastest = run_all(tuned(space=space, objective="seconds"), PoolHere(tmp_path)).searches[0]
@@ -367,7 +374,7 @@ def test_a_dry_run_counts_the_runs_that_are_not_known_yet(
     assert result.plan.later.count == 22 - 4 * 2 and list(tmp_path.iterdir()) == []
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 150) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 400) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"

@@ -53,6 +53,8 @@ class Cell:
     def with_values(self, values: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> "Cell":
         """Return the cell with values of the searched settings, which become labels, and more settings."""
         labels = {**self.labels, **{key: format_label(value) for key, value in values.items()}}
+        for key, searched in self.tuning.space.items() if self.tuning else ():
+            labels[key] = labels[key] if searched.is_numeric else str(labels[key])  # columns have one type
         return replace(self, labels=labels, settings={**self.settings, **values, **(more or {})}, tuning=None)
 
 

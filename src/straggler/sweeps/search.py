@@ -280,9 +280,10 @@ class Search:
         for trial in self.trials:
             mean = trial.summarise()
             has_interval = mean is not None and mean.is_shown and trial.state == "finished"
+            labels = self.cells[0].with_values(trial.values).labels
             rows.append(
                 {
-                    **{key: format_label(value) for key, value in trial.values.items()},
+                    **{key: labels[key] for key in trial.values},
                     "objective": None if mean is None else mean.mean,
                     "low": mean.low if mean and has_interval else None,
                     "high": mean.high if mean and has_interval else None,

@@ -34,6 +34,11 @@ class Range:
         return [self.low, self.high]
 
     @property
+    def is_numeric(self) -> bool:
+        """Whether all values are numbers."""
+        return True
+
+    @property
     def is_logarithmic(self) -> bool:
         """Whether figures have a logarithmic axis."""
         return self.kind == "log"
