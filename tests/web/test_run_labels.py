@@ -135,6 +135,7 @@ def test_deleting_leaves_everything_else(site: Site, tmp_path: Path) -> None:
 def test_only_runs_of_the_folder_can_be_changed(site: Site, tmp_path: Path, name: str, change: Any) -> None:
     """A name that leads elsewhere, a link, a folder without a record: nothing at all changes."""
     (site.runs / "linked").symlink_to(tmp_path / "outside")
+    (site.runs / "alias").symlink_to(site.runs / "b")
     (site.runs / "notes").mkdir()
     (site.runs / "notes" / "words.txt").write_text("words")
     options = {"name": "x"} if change is label else {}

@@ -10,7 +10,7 @@ import { collect, groupSeeds, mean } from "./seeds.js";
 
 const FIRST_ROWS = 100;
 const selected = new Set();
-const open_groups = new Set();  // keys of groups whose runs are shown
+const openGroups = new Set();  // keys of groups whose runs are shown
 const lines = new Map();  // table row by run id
 let study = "";  // show only the runs of this study; empty: all runs
 let most = FIRST_ROWS;  // rows in the table
@@ -123,14 +123,14 @@ function runLine(row) {
 function groupLines(group) {
   const [first] = group.runs;
   const ids = group.members.map((row) => row.id);
-  const open = open_groups.has(group.key);
+  const open = openGroups.has(group.key);
   const link = element("a", { href: `#/run/${ids.map(encodeURIComponent).join(",")}`, textContent: first.method ?? "?" });
   const name = element("td", { className: "name" }, link);
   if (ids.length > 1) {
     const more = element("button", { type: "button", className: "quiet small", textContent: `${open ? "▾" : "▸"} ${ids.length} runs`,
       "aria-expanded": String(open), "aria-label": `${open ? "Hide" : "Show"} the ${ids.length} runs of ${first.method}` });
     more.addEventListener("click", () => {
-      if (open) open_groups.delete(group.key); else open_groups.add(group.key);
+      if (open) openGroups.delete(group.key); else openGroups.add(group.key);
       show();
       byId("table").querySelector(`tr[data-group="${CSS.escape(ids[0])}"] button`)?.focus();
     });
