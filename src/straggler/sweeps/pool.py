@@ -30,7 +30,6 @@ from straggler.timing.clusters import Repetition
 STOP_SECONDS = 20.0  # that a process has to save its run when the sweep is interrupted
 START_SECONDS = 600.0  # that a process has to import its modules; with other programs, that takes minutes
 BEAT_SECONDS = 1.0  # between two signs of life of a process
-START_SECONDS = 60.0  # that a process may take until it is ready for its first run
 SILENCE_SECONDS = 60.0  # without a sign of life, after which a process counts as hung
 
 
