@@ -310,7 +310,12 @@ def relative_links(text: str) -> list[str]:
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
-    missing = [link for link in relative_links(document.read_text()) if not (document.parent / link).exists()]
+    folder = document.parent
+    if document.name == "notes.md":  # becomes a part of results/NAME/README.md
+        folder = ROOT / "results" / folder.name.replace("_", "-")
+        if not folder.exists():
+            pytest.skip(f"{folder.name} has no results yet")
+    missing = [link for link in relative_links(document.read_text()) if not (folder / link).exists()]
     assert missing == []
 
 
