@@ -142,3 +142,8 @@ def test_runs_that_did_not_converge_can_be_left_out(text: str, expected: float |
     )
     lost = sum(found.runs.values())
     assert lost == 1 and len(found.runs) == len(set(found.runs)) >= lost, "every run is counted once"
+
+
+def test_a_run_that_cells_share_counts_once() -> None:
+    shared = LOST.with_columns(id=pl.when(workers=5).then(pl.lit("same")).otherwise(pl.lit("other")))
+    assert len(CONTRASTS.evaluate("mean(value(workers=[2, 5]))", shared).runs) == 2

@@ -118,7 +118,7 @@ class EvaluatedContrast:
     rows: pl.DataFrame
     apart: bool  # whether runs that did not converge are left out
     numbers: dict[int, Number] = field(default_factory=dict)  # by seed; COMPUTED if it needs no run
-    runs: dict[tuple[Any, ...], bool] = field(default_factory=dict)  # by seed and labels: whether it was lost
+    runs: dict[tuple[Any, ...], bool] = field(default_factory=dict)  # by seed and id: whether it was lost
     seeds: set[int] | None = None  # that have all selected cells
     is_share: bool = False  # whether the contrast is the share of runs that did not converge
 
@@ -202,7 +202,8 @@ class EvaluatedContrast:
                 lost = may_be_lost and not row["converged"]
                 number = Number(value, lost and not share)
                 found.setdefault(row["seed"], {})[tuple(row[label] for label in varying)] = number
-                runs[row["seed"], *(row.get(label) for label in labels.columns)] = lost
+                place = tuple(row.get(label) for label in labels.columns)
+                runs[row["seed"], row.get("id") or place] = lost  # cells may share a run
         complete = {seed: numbers for seed, numbers in found.items() if len(numbers) == len(cells)}
         self.seeds = set(complete) if self.seeds is None else self.seeds & set(complete)
         self.runs |= runs
