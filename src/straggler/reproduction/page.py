@@ -156,7 +156,7 @@ def format_agreement(drawn: DrawnStudy, source_runs: int) -> list[str]:
     """Return the section that says how well our numbers agree with the source's."""
     heading = "## Agreement with the source"
     if not drawn.agreement:
-        return [heading, "The source's numbers are of other networks, or not at hand."]
+        return [heading, "The source's numbers are of other networks, or not available."]
     rows = [one.row() for one in (*drawn.agreement, *drawn.details)]
     sentence = "; ".join(one.sentence for one in drawn.agreement)
     table = format_markdown_table(list(HEADS), rows)

@@ -21,7 +21,7 @@ from straggler.sweeps.search_report import build_search_figures, describe_choice
 from straggler.sweeps.summaries import collect_labels, read_summaries
 
 TARGET_STEP = 5.0  # of a target accuracy in percent
-MOST_TIMED = 1000  # runs, whose curves are read for the time to a target that nobody asked for
+MOST_TIMED = 1000  # runs, whose curves are read for the time to a target that was not requested
 
 
 class SweepResult:

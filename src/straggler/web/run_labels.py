@@ -135,7 +135,7 @@ def lock_idle_run(folder: Path) -> FileLock | None:
 
 
 def delete_folder(folder: Path) -> None:
-    """Rename a folder, so that nobody finds it half deleted, and delete it; links are not followed."""
+    """Rename a folder, so that no process finds it half deleted, then delete it; links are not followed."""
     doomed = folder.with_name(f".deleted-{folder.name}-{uuid.uuid4().hex[:8]}")
     folder.rename(doomed)
     shutil.rmtree(doomed)

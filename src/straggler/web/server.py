@@ -91,7 +91,7 @@ class ChangeFeed:
         quiet = 0
         self.streams += 1
         try:
-            if self._state is None or not self._state.done():  # nobody has read the folders yet
+            if self._state is None or not self._state.done():  # the folders have not been read yet
                 before = await run_in_threadpool(self.read_newest)
                 yield f"data: {json.dumps(find_changes({'runs': {}}, before), separators=(',', ':'))}\n\n"
             while not self.is_closing():
