@@ -55,9 +55,9 @@ def measure(page: Page, url: str, count: int) -> None:
         every = wait_for(
             page, f"() => document.getElementById('count').textContent.includes('{count:,} of')", start
         )
-        paint = page.evaluate(
-            "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime / 1000"
-        )
+        entry = "performance.getEntriesByName('first-contentful-paint')[0]"
+        page.wait_for_function(f"() => {entry} !== undefined")
+        paint = page.evaluate(f"() => {entry}.startTime / 1000")
         print(f"{name} server: first paint {paint:.2f} s, first rows {first:.2f} s, all rows {every:.2f} s")
     for what, action in {
         "filter": "document.getElementById('filter').value = 'lr<0.01 method=dana';"

@@ -126,6 +126,7 @@ def test_deleting_leaves_everything_else(site: Site, tmp_path: Path) -> None:
         "a/../../outside",
         "%2e%2e/outside",
         "linked",
+        "alias",
         "notes",
         "missing",
         "a\x00",
