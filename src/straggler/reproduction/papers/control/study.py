@@ -72,7 +72,7 @@ def make_tables(runs: pl.DataFrame) -> list[tuple[str, str]]:
 
 
 def draw_figures(runs: pl.DataFrame, results: Path) -> list[tuple[Path, str]]:
-    return questions.draw_costs(runs, results, tuple(METHODS), ("seconds", "gradients"))
+    return questions.draw_slow_classes(runs, results, tuple(METHODS))
 
 
 def is_rehearsed(labels: Labels) -> bool:
