@@ -119,6 +119,12 @@ def test_runs_that_did_not_converge_are_apart_from_accuracy() -> None:
     assert "NC included" in build_claim_rows([included])[1][0][2]
 
 
+def test_a_claim_whose_runs_are_all_lost_says_so() -> None:
+    found = judge(make_claim(least=0), {seed: {"a": 55.0, "b": LOST} for seed in range(3)})
+    assert (found.verdict, found.measured) == ("inconclusive", None) and "3 of 6 did not" in found.reason
+    assert "3 of 6" in explain_claims([found]) and "45.00" in explain_claims([found])
+
+
 def test_only_the_seeds_of_the_protocol_count() -> None:
     values = make_gains(5.0, 5.2, 4.8, -30.0)
     assert judge(make_claim(least=0), values, seeds=3).verdict == "replicated"

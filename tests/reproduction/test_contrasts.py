@@ -67,7 +67,9 @@ def test_contrast_of_hand_made_rows(text: str, value: float) -> None:
 
 def test_numbers_without_runs_are_computed() -> None:
     assert evaluate("double(3) + 1") == {COMPUTED: 7}
-    assert evaluate('source(mean_converged(value(split="a") - value(split="b")))') == {COMPUTED: 10}
+    assert CONTRASTS.evaluate(
+        'source(mean(value(split="a") - value(split="b")))', ROWS, apart=True
+    ).numbers == {COMPUTED: Number(10)}
     assert evaluate('mean(value(split="a")) - source(mean(value(split="a")))') == {0: 25, 1: 26}
 
 
@@ -88,7 +90,6 @@ LOST = make_rows({0: WHOLE | {("b", 5): 10.0}})
         ('mean(value(split="b"))', Number(35, True)),
         ('share(value(split="a") >= value(split="b"))', Number(100, True)),
         ('max(value(split="b"))', Number(60, True)),
-        ('mean_converged(value(split="b"))', Number(60, False)),
         ('best(value(split="b"))', Number(60, False)),
         ('share_lost(split="b")', Number(50, False)),
     ],
@@ -120,3 +121,29 @@ def test_unknown_values_stay_unknown() -> None:
 def test_wrong_contrasts_are_refused(text: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         evaluate(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('mean(value(split="b"))', 60),
+        ('mean(value(split="a") - value(split="b"))', 20),  # the partner drops out too
+        ('min(value(split="b"))', 60),
+        ('share(value(split="a") >= value(split="b"))', 100),
+        ("share_lost(split='b')", 50),
+        ('value(split="b", workers=5)', None),
+        ('mean(value(split="b", workers=[5]))', None),
+    ],
+)
+def test_runs_that_did_not_converge_can_be_left_out(text: str, expected: float | None) -> None:
+    found = CONTRASTS.evaluate(text, LOST, apart=True)
+    assert {seed: number.value for seed, number in found.numbers.items()} == (
+        {} if expected is None else {0: pytest.approx(expected)}
+    )
+    lost = sum(found.runs.values())
+    assert lost == 1 and len(found.runs) == len(set(found.runs)) >= lost, "every run is counted once"
+
+
+def test_a_run_that_cells_share_counts_once() -> None:
+    shared = LOST.with_columns(id=pl.when(workers=5).then(pl.lit("same")).otherwise(pl.lit("other")))
+    assert len(CONTRASTS.evaluate("mean(value(workers=[2, 5]))", shared).runs) == 2

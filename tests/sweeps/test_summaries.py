@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import torch
 
 from straggler.analysis.sweep_tables import SweepTable
 from straggler.experiment import Experiment
@@ -60,6 +61,8 @@ def test_a_sweep_over_a_budget_shows_the_part_that_was_used(tmp_path: Path) -> N
     (run,) = plan_runs([Cell({"seconds": 50.0}, settings)], [0])
     assert isinstance(run.experiment, Experiment)
     row = summarise_run(run.experiment, run.experiment.run(tmp_path / "runs", jobs=1), (), None)
+    assert len(row["weights_sha256"]) == 64 and row["torch_version"] == torch.__version__
+    assert all(row[name] for name in ("straggler_version", "python_version", "processor", "started"))
     store = SummaryStore(tmp_path, ["seconds"])
     store.add(run, row)
     store.write()
@@ -84,3 +87,15 @@ def test_the_time_to_a_target_counts_the_runs_that_reached_it() -> None:
     columns, (cells,) = table.rows()
     assert (columns[-1], cells[-1]) == ("time to 80 % (s)", "5.0 (2 of 3)")
     assert table.table.select("time_to_target", "reached").row(0) == (5.0, 2)
+
+
+def test_rows_may_lack_labels_of_other_cells(tmp_path: Path) -> None:
+    """The first rows that are written may be of cells with fewer labels, and the next have them."""
+    labels = ["row", "method"]
+    for cell in ({"row": "a"}, {"row": "a", "method": "x"}, {"row": "a"}):
+        run = plan_runs([Cell(cell, TINY)], [0])[0]
+        store = SummaryStore(tmp_path, labels, [*labels, "seed"])
+        store.add(run, {"test_accuracy": 1.0})
+        store.write()
+        assert SummaryStore(tmp_path, labels, [*labels, "seed"]).has(run)
+    assert read_summaries(tmp_path)["method"].to_list() == ["x", None]

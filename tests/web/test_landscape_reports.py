@@ -12,7 +12,7 @@ from web_testing import TIMEOUT_MS, BrowserPage, wait_for_figure
 
 from straggler.analysis.figures.plotly_renderer import render_plotly
 from straggler.experiment import Experiment
-from straggler.reproduction.claims import Verdict
+from straggler.reproduction.verdicts import Verdict
 from straggler.running.landscape import compute_landscape
 from straggler.web.gallery import build_path_figure
 from straggler.web.report import render_html_report

@@ -19,7 +19,12 @@ VERDICTS = {
     "by construction": ("#CC79A7", "star", "#FFFFFF"),
 }
 BAND, SOURCE = "#E69F00", "#000000"
-UNITS = {"points": "difference of accuracy (points)", "of loss": "difference of loss", "×": "ratio"}
+UNITS = {
+    "points": "difference of accuracy (points)",
+    "of loss": "difference of loss",
+    "×": "ratio",
+    "s": "seconds",
+}
 ROW_INCHES, PANEL_INCHES = 0.24, 0.75
 
 
@@ -68,8 +73,7 @@ def describe_effects(effects: Sequence[Effect]) -> Panel:
     ]
     for verdict, (colour, marker, fill) in VERDICTS.items():
         mine = [(row, one) for row, one in enumerate(effects) if one.verdict == verdict]
-        below = [one.mean - max(one.low, low) for _, one in mine]
-        above = [min(one.high, high) - one.mean for _, one in mine]
+        below, above = [one.mean - one.low for _, one in mine], [one.high - one.mean for _, one in mine]
         look = {"colour": colour, "marker": marker, "size": 6.5, "fill": fill, "x_error": (below, above)}
         if mine:
             marks.append(Scatter([one.mean for _, one in mine], [row for row, _ in mine], verdict, **look))  # type: ignore[arg-type]

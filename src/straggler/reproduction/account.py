@@ -17,10 +17,9 @@ def build_claim_rows(judgements: Iterable[Judgement]) -> tuple[list[str], list[l
         unit, measured = one.claim.unit_suffix, one.measured
         ours = "–" if measured is None else measured.format(unit)
         theirs = "–" if one.said is None else f"{one.said:.2f}{unit}"
-        seeds = "–" if measured is None else str(measured.seeds or "–")
         p = "–" if one.tests is None else format_p(one.tests.corrected).removeprefix("p = ")
         lost = "–" if measured is None or not measured.runs else f"{measured.lost} of {measured.runs}"
-        place = [one.claim.statement, one.verdict, ours, one.claim.bounds, theirs, seeds]
+        place = [one.claim.statement, one.verdict, ours, one.claim.bounds, theirs, one.seeds]
         rows.append([*place, p.removeprefix("p "), one.rank_text, lost])
     return list(COLUMNS), rows
 
@@ -88,9 +87,9 @@ def explain_claim(one: Judgement) -> str:
 def list_causes(one: Judgement) -> list[str]:
     """Return the runs that did not converge and the evidence, as items of a list."""
     items = []
-    if one.included is not None and one.measured is not None and (share := one.measured.lost_share):
+    if one.included is not None and (share := one.included.lost_share):
         items.append(
-            f"- runs that did not converge: {one.measured.lost} of {one.measured.runs}, {share} %; counted "
+            f"- runs that did not converge: {one.included.lost} of {one.included.runs}, {share} %; counted "
             f"with the accuracy they have, the number is {one.included.interval}{one.claim.unit_suffix}"
         )
     equivalence = None if one.tests is None else one.tests.equivalence

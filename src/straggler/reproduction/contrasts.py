@@ -7,9 +7,9 @@ one number per seed:
   shows, or a column of the summaries such as `test_loss` or `seconds`. A list of values selects several.
 - `+ - * /` and `>=` combine cells whose other labels agree, so that `value(split="dataset") -
   value(split="labels")` is one difference for each number of workers, delay, and so on.
-- `mean`, `min`, `max`, `best` (largest known value), `mean_converged` (without runs that did not converge),
-  `mean_positive` (mean of the positive values, or 0) and `share` (percent of comparisons that hold) reduce
-  the cells to one number. `min` and `max` of several arguments and `abs` work cell by cell.
+- `mean`, `min`, `max`, `best` (largest known value), `mean_positive` (mean of the positive values, or 0) and
+  `share` (percent of comparisons that hold) reduce the cells to one number. `min` and `max` of several
+  arguments and `abs` work cell by cell.
 - `share_lost(label=…)` is the percentage of runs that did not converge. `source(…)` evaluates its argument on
   the source's numbers.
 
@@ -71,11 +71,6 @@ def reduce_all(combine: Callable[[list[float]], float]) -> Callable[[list[Number
     return reduction
 
 
-def reduce_converged(numbers: list[Number]) -> Number | None:
-    known = [number.value for number in numbers if not number.lost and math.isfinite(number.value)]
-    return Number(average(known)) if known else None
-
-
 def reduce_positive(numbers: list[Number]) -> Number:
     positive = [number.value for number in numbers if number.value > 0]
     return Number(average(positive) if positive else 0.0, any(number.lost for number in numbers))
@@ -91,7 +86,6 @@ REDUCTIONS: dict[str, Callable[[list[Number]], Number | None]] = {
     "max": reduce_all(max),
     "share": reduce_all(lambda values: 100 * average(values)),
     "best": reduce_best,
-    "mean_converged": reduce_converged,
     "mean_positive": reduce_positive,
 }
 
@@ -106,9 +100,9 @@ class Contrasts:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # labels of selections that leave them out
     functions: Mapping[str, Callable[..., float]] = field(default_factory=dict)  # of numbers
 
-    def evaluate(self, text: str, summaries: pl.DataFrame, apart: bool = False) -> "Evaluation":
+    def evaluate(self, text: str, summaries: pl.DataFrame, apart: bool = False) -> "EvaluatedContrast":
         """Evaluate a contrast for each seed that has all it needs."""
-        evaluation = Evaluation(self, summaries, apart)
+        evaluation = EvaluatedContrast(self, summaries, apart)
         try:
             evaluation.run(text)
         except (SyntaxError, ValueError, TypeError) as error:
@@ -117,14 +111,15 @@ class Contrasts:
 
 
 @dataclass
-class Evaluation:
+class EvaluatedContrast:
     """A contrast on some summaries: its numbers by seed, and the runs that it rests on."""
 
     contrasts: Contrasts
     rows: pl.DataFrame
     apart: bool  # whether runs that did not converge are left out
     numbers: dict[int, Number] = field(default_factory=dict)  # by seed; COMPUTED if it needs no run
-    runs: dict[tuple[Any, ...], bool] = field(default_factory=dict)  # by seed and labels: whether it was lost
+    runs: dict[tuple[Any, ...], bool] = field(default_factory=dict)  # by seed and id: whether it was lost
+    seeds: set[int] | None = None  # that have all selected cells
     is_share: bool = False  # whether the contrast is the share of runs that did not converge
 
     def run(self, text: str) -> None:
@@ -137,7 +132,7 @@ class Evaluation:
         self.numbers = {
             seed: cells[()] for seed, cells in found.numbers.items() if not (self.apart and cells[()].lost)
         }
-        self.runs = {run: lost for run, lost in self.runs.items() if run[0] in found.numbers}
+        self.runs = {run: lost for run, lost in self.runs.items() if run[0] in (self.seeds or ())}
 
     def _visit(self, node: ast.expr) -> Quantity:
         names = self.contrasts.names
@@ -163,7 +158,7 @@ class Evaluation:
     def _call(self, name: str, arguments: list[ast.expr]) -> Quantity:
         functions = self.contrasts.functions
         if name == "source":
-            found = Evaluation(self.contrasts, self.contrasts.source, self.apart)._visit(arguments[0])
+            found = EvaluatedContrast(self.contrasts, self.contrasts.source, self.apart)._visit(arguments[0])
             return Quantity(found.labels, dict(zip([COMPUTED], found.numbers.values(), strict=False)))
         if name in functions:
             return make_constant(functions[name](*map(ast.literal_eval, arguments)))
@@ -207,9 +202,11 @@ class Evaluation:
                 lost = may_be_lost and not row["converged"]
                 number = Number(value, lost and not share)
                 found.setdefault(row["seed"], {})[tuple(row[label] for label in varying)] = number
-                runs[row["seed"], *(row.get(label) for label in labels.columns)] = lost
+                place = tuple(row.get(label) for label in labels.columns)
+                runs[row["seed"], row.get("id") or place] = lost  # cells may share a run
         complete = {seed: numbers for seed, numbers in found.items() if len(numbers) == len(cells)}
-        self.runs |= {run: lost for run, lost in runs.items() if run[0] in complete}
+        self.seeds = set(complete) if self.seeds is None else self.seeds & set(complete)
+        self.runs |= runs
         if not share:
             return Quantity(varying, complete)
         lost_ = {seed: 100 * (1 - average(n.value for n in all_.values())) for seed, all_ in complete.items()}

@@ -57,7 +57,8 @@ FOREST = (
 DECIDED = (
     "A verdict follows from Student's test over the seeds against the bounds, two-sided at 5 %, with Holm's "
     "correction for the tests of a family, and *equivalent* from two one-sided tests within the margin. A "
-    "verdict needs three seeds. The rank test is Wilcoxon's, without correction."
+    "verdict needs three seeds, and is provisional with fewer than the protocol asks for. The rank test is "
+    "Wilcoxon's, without correction."
 )
 BELIEVE, DOUBT, NOT_RUN = "What to believe", "What to doubt", "What was not run, and why"
 SHORT = "In short"

@@ -77,6 +77,15 @@ class Judgement:
     causes: tuple[tuple[str, Measurement], ...] = ()
     included: Measurement | None = None  # with runs that did not converge, where they are left out
     tests: Tests | None = None
+    planned: int | None = None  # seeds that the protocol asks for
+
+    @property
+    def seeds(self) -> str:
+        """The number of seeds, and how many the protocol asks for if these are more."""
+        if self.measured is None or not self.measured.seeds:
+            return "–"
+        more = self.planned is not None and self.measured.seeds < self.planned
+        return f"{self.measured.seeds}{f' of {self.planned}' if more else ''}"
 
     @property
     def comment(self) -> str:
@@ -124,7 +133,10 @@ def judge_claims(
             ps = corrected[key, "band"], corrected.get((key, "equivalence"), 1.0)
             tests[key] = replace(test, corrected=ps[0], corrected_equivalence=ps[1])
     return [
-        judge_claim(claim, found[claim.key], tests[claim.key], contrasts, rows[claim.key], scale)
+        replace(
+            judge_claim(claim, found[claim.key], tests[claim.key], contrasts, rows[claim.key], scale),
+            planned=claim.seeds or seeds,
+        )
         for claim in claims
     ]
 
@@ -153,20 +165,27 @@ def judge_claim(
     ]
     known = tuple((text, number) for text, number in causes if number is not None)
     included = None
-    if apart and measured is not None and measured.lost and not claim.exact:
+    if apart and not claim.exact and (measured is None or measured.lost):
         included = measure_contrast(claim.contrast, contrasts, summaries, claim.possible, apart=False)
-    verdict, reason = decide_verdict(claim, measured, tests)
+    verdict, reason = decide_verdict(claim, measured, included, tests)
     return Judgement(claim, verdict, reason, measured, said, known, included, tests)
 
 
-def decide_verdict(claim: Claim, measured: Measurement | None, tests: Tests | None) -> tuple[Verdict, str]:
+def decide_verdict(
+    claim: Claim, measured: Measurement | None, included: Measurement | None, tests: Tests | None
+) -> tuple[Verdict, str]:
     """Return the verdict, and why it is inconclusive."""
+    if measured is None and included is not None:
+        return (
+            "inconclusive",
+            f"no seed without lost runs: {included.lost} of {included.runs} did not converge",
+        )
     if measured is None:
         return "not measured", ""
     if claim.constructed:
         return "by construction", ""
     if 0 < measured.seeds < FEWEST_SEEDS:
-        return "inconclusive", f"{format_seeds(measured.seeds)}; a verdict needs {FEWEST_SEEDS}"
+        return "inconclusive", f"{format_seeds(measured.seeds)}; at least {FEWEST_SEEDS} are needed"
     if tests is None:
         return ("replicated" if claim.band.contains(measured.interval.mean) else "not replicated"), ""
     if tests.corrected <= LEVEL:

@@ -11,10 +11,9 @@ import polars as pl
 
 from straggler.config.registry import InputError
 from straggler.running.recorder import describe_processor
-from straggler.sweeps.cost import CostModel
 from straggler.sweeps.grid import Cell, PlannedRun
 from straggler.sweeps.runner import Pool, SweepPlan
-from straggler.sweeps.summaries import SummaryStore, collect_labels, read_summaries
+from straggler.sweeps.summaries import SummaryStore, read_summaries
 
 # Facts that do not depend on how kernels round, as long as the run converges.
 SCHEDULE = {"updates", "gradients", "dispatched", "applied", "dropped", "cancelled", "in_flight", "epochs"}
@@ -56,16 +55,18 @@ def choose_rows(
     labels = list(dict.fromkeys(label for cell in cells for label in cell.labels))
     by_place = {tuple(cell.labels.get(label) for label in labels): cell for cell in cells}
     rows = summaries.sort("id", *labels, "seed", nulls_last=True)
-    if max_seconds is not None and "train_seconds" in rows.columns:
-        rows = rows.filter(pl.col("train_seconds").fill_null(0.0) <= max_seconds)
-    places = rows.select(*labels, "seed", "id").rows()
+    seconds = pl.col("train_seconds").fill_null(0.0) if "train_seconds" in rows.columns else pl.lit(0.0)
+    rows = rows.with_columns(train_seconds=seconds)
+    if max_seconds is not None:
+        rows = rows.filter(pl.col("train_seconds") <= max_seconds)
+    places = rows.select(*labels, "train_seconds", "seed", "id").rows()
     random.Random(seed).shuffle(places)
     chosen: dict[str, PlannedRun] = {}
-    for *place, number, id in places:
+    for *place, took, number, id in places:
         cell = by_place.get(tuple(place))
         if id in chosen or cell is None:
             continue
-        run = PlannedRun(cell.experiment(number), number, cell.measurements, [cell])
+        run = PlannedRun(cell.experiment(number), number, cell.measurements, [cell], seconds=took)
         if run.id == id and not run.is_real_time:
             chosen[id] = run
         if len(chosen) == count:
@@ -80,11 +81,8 @@ def choose_rows(
 
 def plan_verification(name: str, runs: list[PlannedRun], pool: Pool, folder: Path) -> SweepPlan:
     """Return the plan that runs the rows which the folder does not have yet."""
-    labels = collect_labels(runs)
-    store = SummaryStore(folder, labels, [*labels, "seed"])
-    missing, costs = [run for run in runs if not store.has(run)], CostModel(pool.data)
-    for run in missing:
-        run.seconds = costs.estimate(run)
+    store = SummaryStore(folder)
+    missing = [run for run in runs if not store.has(run)]
     return SweepPlan(name, missing, runs, sorted({run.seed for run in runs}), pool, store)
 
 

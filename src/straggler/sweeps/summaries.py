@@ -45,7 +45,8 @@ class SummaryStore:
         """Add a row for every cell of the run."""
         values = {key: value for key, value in row.items() if key not in SERIES} | self.facts
         for cell in run.cells:
-            first = {**cell.labels, "seed": run.seed, "value": row.get(cell.metric), "id": run.id}
+            labels = dict.fromkeys(self.labels) | dict(cell.labels)  # other cells may have more
+            first = {**labels, "seed": run.seed, "value": row.get(cell.metric), "id": run.id}
             # A budget that the sweep varies has the same name as the part that was used.
             named = {f"measured_{key}" if key in cell.labels else key: value for key, value in values.items()}
             self._new.append(first | {key: value for key, value in named.items() if key not in first})
@@ -65,8 +66,9 @@ class SummaryStore:
         file = self.folder / f"{name}.parquet"
         table = pl.DataFrame(rows, infer_schema_length=None)
         if file.is_file():
-            old = read_table(file).join(table.select(key).unique(), on=key, how="anti", nulls_equal=True)
-            table = pl.concat([old, table], how="diagonal_relaxed")
+            parts = [read_table(file).with_columns(_new=False), table.with_columns(_new=True)]
+            table = pl.concat(parts, how="diagonal_relaxed")
+            table = table.filter(pl.col("_new") == pl.col("_new").max().over(key)).drop("_new")
         if name == "summaries":
             table = table.sort([*self.labels, "seed"], nulls_last=True)
         write_parquet_atomically(file, table)
