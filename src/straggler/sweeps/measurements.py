@@ -27,7 +27,7 @@ from straggler.timing.samples import TrainingSamples
 
 SummaryRow = dict[str, Any]
 POINTS_PER_WORKER = 200  # of a `course`
-ROUNDS_FOR_MEMORY = 10  # gradients per worker, after which the server's tables are full
+ROUNDS_FOR_MEMORY = 30  # gradients per worker, after which the server's tables are full
 
 
 def measure_curve(experiment: Experiment, record: Record, data: Path | None) -> SummaryRow:

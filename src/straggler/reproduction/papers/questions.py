@@ -1,6 +1,7 @@
 """What the studies of questions share: cells for tuning and for the answer, tables of costs, and a figure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from straggler.analysis.figures.description import Axis, FigureSpec, Line, Panel
+from straggler.analysis.figures.description import Axis, FigureSpec, Line, Panel, Scatter
 from straggler.analysis.figures.matplotlib_renderer import write_figure
 from straggler.analysis.intervals import mean_interval
 from straggler.analysis.tables import format_markdown_table
@@ -24,7 +25,7 @@ COSTS = {"seconds": "virtual time (s)", "gradients": "gradients", "megabytes": "
 FACTS = {  # columns of the table of costs, with the digits that are shown
     "test_accuracy": ("test accuracy (%)", 2),
     "slow_recall": ("recall of the slow classes (%)", 1),
-    "other_recall": ("of the others (%)", 1),
+    "other_recall": ("recall of the others (%)", 1),
     "worst_recall": ("of the worst class (%)", 1),
     "seconds": ("time (s)", 0),
     "updates": ("updates", 0),
@@ -136,6 +137,28 @@ def draw_costs(
         "Test accuracy against what it costs, mean over the seeds; a line ends where its first run ends."
     )
     return [(write_figure(spec, results / "costs.png"), caption)]
+
+
+def draw_slow_classes(runs: pl.DataFrame, results: Path, methods: Sequence[str]) -> list[tuple[Path, str]]:
+    """Draw the recall of the slow and of the other classes against time: a point per method."""
+    mine = runs.filter(pl.col("table") != TUNING)
+    if mine.is_empty():
+        return []
+    panels = []
+    for fact in ("slow_recall", "other_recall"):
+        marks = []
+        for place, method in enumerate(methods):
+            ours = mine.filter(method=method).drop_nulls(fact)
+            if len(ours):
+                mean, low, high = (getattr(ours[fact], name)() for name in ("mean", "min", "max"))
+                error = [mean - low], [high - mean]
+                marks.append(Scatter([ours["seconds"].mean()], [mean], method, place, size=7, error=error))
+        panels.append(Panel(marks, Axis("virtual time (s)", low=0), Axis(FACTS[fact][0], low=0, high=100)))
+    titles = "slow classes", "other classes"
+    panels = [replace(panel, title=title) for panel, title in zip(panels, titles, strict=True)]
+    spec = FigureSpec("slow_classes", "", panels, size=(9.5, 3.8), legend="right")
+    caption = "Recall of the slow and of the other classes against time, mean and range over the seeds."
+    return [(write_figure(spec, results / "slow_classes.png"), caption)]
 
 
 def average_curves(

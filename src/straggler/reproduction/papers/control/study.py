@@ -49,7 +49,10 @@ METHODS: dict[str, Variants] = {
     "every 1, drop τ ≥ 64": plain(policy="ringmaster(max_delay=64)"),
     "every 1, discount τ > 32": plain(method="delay-adaptive"),
 }
-RATES = {True: (0.001, 0.003, 0.01), False: (0.01, 0.03, 0.1)}  # of steps on one sample, and on several
+RATES = {
+    True: (0.0003, 0.001, 0.003, 0.01),
+    False: (0.003, 0.01, 0.03, 0.1),
+}  # of steps on one sample, and on several
 TUNING_SEEDS, DEFAULT_RATE = 1, 0.01
 
 
@@ -72,7 +75,7 @@ def make_tables(runs: pl.DataFrame) -> list[tuple[str, str]]:
 
 
 def draw_figures(runs: pl.DataFrame, results: Path) -> list[tuple[Path, str]]:
-    return questions.draw_costs(runs, results, tuple(METHODS), ("seconds", "gradients"))
+    return questions.draw_slow_classes(runs, results, tuple(METHODS))
 
 
 def is_rehearsed(labels: Labels) -> bool:

@@ -41,7 +41,7 @@ METHODS: dict[str, Variants] = {
     "delay-adaptive": plain(method="delay-adaptive"),
     "ringmaster": varied("policy", {f"R={most}": f"ringmaster(max_delay={most})" for most in (16, 32)}),
 }
-RATES = (0.03, 0.1, 0.3, 1.0)
+RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 TUNING_SEEDS, DEFAULT_RATE = 1, 0.1
 TARGET = 75.0  # percent, for the table of costs
 

@@ -27,9 +27,9 @@ FIXED: Settings = {
     "train_metrics": "never",
 }
 OPTIMIZERS: dict[str, tuple[Variants, tuple[float, ...]]] = {
-    "adamw": (plain(optimizer="adamw"), (0.0003, 0.001, 0.003, 0.01, 0.03)),
+    "adamw": (plain(optimizer="adamw"), (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03)),
     "muon": (plain(optimizer="muon"), (0.001, 0.003, 0.01, 0.03, 0.1)),
-    "sgd, momentum .9": (plain(optimizer="sgd(momentum=0.9)"), (0.001, 0.003, 0.01, 0.03, 0.1)),
+    "sgd, momentum .9": (plain(optimizer="sgd(momentum=0.9)"), (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)),
 }
 TUNING_SEEDS, DEFAULT_RATE = 1, 0.003
 

@@ -56,7 +56,7 @@ METHODS: dict[str, Variants] = {
     ),
     "ca2fl": {f"k={k}": make_local(k) for k in (2, 5)},
 }
-RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 TUNING_SEEDS, DEFAULT_RATE = 1, 0.03
 
 
