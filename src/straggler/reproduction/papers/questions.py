@@ -121,15 +121,20 @@ def draw_costs(
         return []
     points = add_megabytes(mine.select("id", "protocol", "method").unique().join(curves, on="id"))
     protocols = mine["protocol"].unique(maintain_order=True).to_list()
+    lines = {
+        (protocol, cost): [
+            Line(x, y, method, colour)
+            for colour, method in enumerate(methods)
+            for x, y in average_curves(points.filter(protocol=protocol, method=method), cost)
+        ]
+        for protocol in protocols
+        for cost in costs
+    }
     panels = []
-    for protocol in protocols:
-        for cost in costs:
-            lines = [
-                Line(x, y, method, colour)
-                for colour, method in enumerate(methods)
-                for x, y in average_curves(points.filter(protocol=protocol, method=method), cost)
-            ]
-            panels.append(Panel(lines, Axis(COSTS[cost], low=0), Axis("test accuracy (%)"), title=protocol))
+    for (protocol, cost), drawn in lines.items():
+        ends = [line.x[-1] for each in protocols for line in lines[each, cost]]
+        x = Axis(COSTS[cost], low=0, high=1.03 * max(ends, default=1.0))  # the same in a column
+        panels.append(Panel(drawn, x, Axis("test accuracy (%)"), title=protocol))
     width, height = PANEL_INCHES
     size = (2.0 + width * len(costs), height * len(protocols))
     spec = FigureSpec("costs", "", panels, columns=len(costs), size=size, legend="right", share_y=True)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import polars as pl
 
-from straggler.analysis.figures.description import Axis, FigureSpec, HLine, Mark, Panel
+from straggler.analysis.figures.description import Axis, FigureSpec, HLine, Line, Mark, Panel
 from straggler.analysis.figures.matplotlib_renderer import write_figure
-from straggler.analysis.study_figures import make_line
 from straggler.reproduction.papers.epfl.study import COMPUTE, make_settings
 from straggler.reproduction.study import Labels, Scale, Study
 from straggler.sweeps.grid import Cell
@@ -50,11 +49,15 @@ def draw_figures(runs: pl.DataFrame, results: Path) -> list[tuple[Path, str]]:
     for name in EXPERIMENTS:
         mine = runs.filter(experiment=name)
         if len(mine):
-            line = make_line(mine, "jitter", "test_accuracy", "ours", 0, bars=True)
+            score = pl.col("test_accuracy")
+            found = mine.group_by("jitter").agg(mean=score.mean(), low=score.min(), high=score.max())
+            found = found.sort("jitter")
+            error = found["mean"] - found["low"], found["high"] - found["mean"]
+            line = Line(found["jitter"], found["mean"], "ours", marker="circle", error=error)
             known = mine["source"].drop_nulls().to_list()[:1]
             marks: list[Mark] = [line, *(HLine(source, label="the report") for source in known)]
             y = Axis("test accuracy (%)", low=0, high=100)
-            panels.append(Panel(marks, Axis("coefficient of variation"), y, title=name))
+            panels.append(Panel(marks, Axis("coefficient of variation", low=-0.02, high=0.32), y, title=name))
     if not panels:
         return []
     size = (1.2 + 2.6 * len(panels), 3.2)
