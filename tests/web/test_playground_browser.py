@@ -1,7 +1,9 @@
 """The playground in headless Chromium: the static build without a network, and the live page that trains."""
 
+import shlex
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -137,6 +139,24 @@ def test_wrong_settings_are_explained(browser: Browser, static_url: str) -> None
         page.goto(static_url + "#/play/a=nothing&a.policy=ssp(bound%3D2)&epochs=-3&dataset=x&churn=late(")
         expect(page.locator("#set-a")).to_have_value("asgd")
         expect(page.locator("#play-error")).to_be_hidden()
+
+
+def test_an_address_adds_no_words_to_the_commands(browser: Browser, static_url: str) -> None:
+    law = "constant(seconds=1'; touch owned; '$(touch owned))"
+    with BrowserPage(browser) as page:
+        page.goto(static_url)
+        command = page.evaluate(
+            """(query) => {
+            const choices = JSON.parse(document.getElementById("choices").textContent);
+            const settings = new playground.Settings(choices);
+            settings.read(query);
+            return settings.command("a");
+        }""",
+            urlencode({"compute": law, "a": "constructor", "toString": "1"}),
+        )
+        words = shlex.split(command)
+        assert words[words.index("--compute") + 1] == law
+        assert "touch" not in words and "constructor" not in words and "owned;" not in words
 
 
 def test_every_method_and_law_can_be_chosen(browser: Browser, static_url: str) -> None:

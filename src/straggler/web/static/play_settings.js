@@ -130,7 +130,7 @@
     }
 
     command(lane) {
-      const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text}'`);
+      const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
       const words = Object.entries(this.experiment(lane)).flatMap(([key, value]) => (
         [value].flat().flatMap((one) => [`--${key.replaceAll("_", "-")}`, quote(String(one))])));
       return ["straggler run", ...words].join(" ");
@@ -160,9 +160,9 @@
       for (const [key, value] of query) {
         const number = Number(value);
         const isStage = /^[ab]\.(policy|work|correction|aggregation|optimizer)$/.test(key);
-        if (LANES.includes(key)) { if (methods[value]) this.state[key] = value; }
+        if (LANES.includes(key)) { if (Object.hasOwn(methods, value)) this.state[key] = value; }
         else if (isStage) this.state[key] = value.slice(0, 500);
-        else if (!(key in start)) others[key] = value;
+        else if (!Object.hasOwn(start, key)) others[key] = value;
         else if (typeof start[key] !== "number") this.state[key] = value.slice(0, 500);
         else if (Number.isFinite(number)) {
           const limit = limits[key];
@@ -170,7 +170,7 @@
         }
       }
       for (const key of ["datasets", "models", "partitions"]) {
-        if (!this.choices[key][this.state[key.slice(0, -1)]]) this.state[key.slice(0, -1)] = start[key.slice(0, -1)];
+        if (!Object.hasOwn(this.choices[key], this.state[key.slice(0, -1)])) this.state[key.slice(0, -1)] = start[key.slice(0, -1)];
       }
       for (const key of ["compute", "delay", "link", "churn"]) {
         try { this.entry(key); } catch { this.state[key] = start[key]; }
