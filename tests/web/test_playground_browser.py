@@ -142,21 +142,21 @@ def test_wrong_settings_are_explained(browser: Browser, static_url: str) -> None
 
 
 def test_an_address_adds_no_words_to_the_commands(browser: Browser, static_url: str) -> None:
-    law = "constant(seconds=1'; touch owned; '$(touch owned))"
+    work = "local(optimizer='; touch owned; '$(touch owned))"
+    wrong = {"compute": "constant(seconds=-1)", "delay": "constant", "link": "link(up=x)", "b": "constructor"}
+    wrong |= {"b.policy": "k-async(k=0)", "churn": "late(5, workers=3)"}
+    read = """(query) => {
+        const settings = new playground.Settings(JSON.parse(document.getElementById("choices").textContent));
+        settings.read(query);
+        return [settings.command("a"), settings.state];
+    }"""
     with BrowserPage(browser) as page:
         page.goto(static_url)
-        command = page.evaluate(
-            """(query) => {
-            const choices = JSON.parse(document.getElementById("choices").textContent);
-            const settings = new playground.Settings(choices);
-            settings.read(query);
-            return settings.command("a");
-        }""",
-            urlencode({"compute": law, "a": "constructor", "toString": "1"}),
-        )
+        command, _ = page.evaluate(read, urlencode({"a": "local-sgd", "a.work": work}))
         words = shlex.split(command)
-        assert words[words.index("--compute") + 1] == law
-        assert "touch" not in words and "constructor" not in words and "owned;" not in words
+        assert words[words.index("--work") + 1] == work and "touch" not in words
+        _, state = page.evaluate(read, urlencode(wrong))
+        assert state == list_choices()["start"]
 
 
 def test_every_method_and_law_can_be_chosen(browser: Browser, static_url: str) -> None:
