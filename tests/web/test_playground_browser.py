@@ -1,7 +1,9 @@
 """The playground in headless Chromium: the static build without a network, and the live page that trains."""
 
+import shlex
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -137,6 +139,24 @@ def test_wrong_settings_are_explained(browser: Browser, static_url: str) -> None
         page.goto(static_url + "#/play/a=nothing&a.policy=ssp(bound%3D2)&epochs=-3&dataset=x&churn=late(")
         expect(page.locator("#set-a")).to_have_value("asgd")
         expect(page.locator("#play-error")).to_be_hidden()
+
+
+def test_an_address_adds_no_words_to_the_commands(browser: Browser, static_url: str) -> None:
+    work = "local(optimizer='; touch owned; '$(touch owned))"
+    wrong = {"compute": "constant(seconds=-1)", "delay": "constant", "link": "link(up=x)", "b": "constructor"}
+    wrong |= {"b.policy": "k-async(k=0)", "churn": "late(5, workers=3)"}
+    read = """(query) => {
+        const settings = new playground.Settings(JSON.parse(document.getElementById("choices").textContent));
+        settings.read(query);
+        return [settings.command("a"), settings.state];
+    }"""
+    with BrowserPage(browser) as page:
+        page.goto(static_url)
+        command, _ = page.evaluate(read, urlencode({"a": "local-sgd", "a.work": work}))
+        words = shlex.split(command)
+        assert words[words.index("--work") + 1] == work and "touch" not in words
+        _, state = page.evaluate(read, urlencode(wrong))
+        assert state == list_choices()["start"]
 
 
 def test_every_method_and_law_can_be_chosen(browser: Browser, static_url: str) -> None:

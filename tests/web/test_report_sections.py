@@ -8,10 +8,16 @@ import polars as pl
 import pytest
 from matplotlib.text import Text
 
+from straggler.analysis.sweep_tables import choose_target
 from straggler.config.registry import InputError
 from straggler.web.printed_report import align_table, draw_pages, lay_out_markdown
 from straggler.web.report import build_summary, render_html_report, render_markdown_report, report
-from straggler.web.report_sections import build_study_report, choose_target, find_time_to, split_document
+from straggler.web.report_sections import (
+    build_study_report,
+    find_study_runs,
+    list_best_accuracies,
+    split_document,
+)
 from straggler.web.run_facts import RunFacts
 from straggler.web.study_page import StudyPage
 
@@ -96,19 +102,29 @@ def test_a_sweep_shows_its_runs_and_figures(sweep: tuple[StudyPage, Path]) -> No
     assert build_study_report(page, None).runs == []
 
 
+def test_results_name_only_runs_inside_their_folder(sweep: tuple[StudyPage, Path], tmp_path: Path) -> None:
+    page, runs_folder = sweep
+    (inside := tmp_path / "records" / "inside").mkdir(parents=True)
+    (inside / "linked").symlink_to(runs_folder / page.run_ids[0])
+    (inside.parent / "experiment.toml").write_text("seed = 1")
+    page.run_ids = ["..", ".", "linked", "../inside"]
+    assert find_study_runs(page, inside) == []
+
+
 def test_the_time_to_a_target_is_in_the_summary(runs: dict[str, Path]) -> None:
     both = [RunFacts(runs["asgd"]), RunFacts(runs["ssgd"])]
     groups = {run.id: [run] for run in both}
-    target = choose_target(groups)
+    target = choose_target(list_best_accuracies(groups))
     assert target is not None and target % 5 == 0
     tops = sorted(float(run.curve["test_accuracy"].max()) for run in both)  # type: ignore[arg-type]
     assert target <= tops[-1] < target + 5
+    assert choose_target([]) is None and choose_target([4.9]) is None
+    assert choose_target([61.0, 79.9]) == 75.0  # half of them
     columns, rows = build_summary(both, target)
     place = columns.index(f"time to {target:g} % (s)")
     for row, run in zip(rows, sorted(both, key=lambda run: run.method != "ssgd"), strict=True):
-        time = find_time_to(run, target)
+        time = run.record.time_to(target)
         assert row[place] == ("not reached" if time is None else f"{time:,.1f}")
-        assert time == run.record.time_to(target)
     assert [row[place] for row in build_summary(both, 100.0)[1]] == ["not reached"] * 2
 
 

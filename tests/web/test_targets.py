@@ -1,6 +1,7 @@
 """Time to target: the first evaluation that reaches an accuracy, in seconds of the run's clock."""
 
 import math
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -11,6 +12,7 @@ from straggler.web.targets import (
     find_milestone_time,
     find_milestones,
     parse_target,
+    read_milestones,
 )
 
 ACCURACIES = [10.0, 55.0, 40.0, 81.0, 79.0, None, 92.0]
@@ -28,10 +30,17 @@ def test_curves_without_accuracy_have_no_milestones() -> None:
         assert find_milestones(curve) == ()
 
 
-def test_long_curves_keep_few_milestones() -> None:
-    count = 10_000
-    curve = pl.DataFrame({"seconds": range(count), "test_accuracy": [100 * n / count for n in range(count)]})
-    assert len(find_milestones(curve)) <= MAX_RECORDS
+def test_long_curves_keep_few_milestones_and_always_the_best(tmp_path: Path) -> None:
+    for count in (1, MAX_RECORDS, MAX_RECORDS + 1, 10_000):
+        accuracies = [100 * (n + 1) / count for n in range(count)]
+        curve = pl.DataFrame({"seconds": [float(n) for n in range(count)], "test_accuracy": accuracies})
+        (folder := tmp_path / str(count)).mkdir()
+        (folder / "experiment.toml").write_text("")
+        curve.write_parquet(folder / "curve.parquet")
+        kept = read_milestones(folder, ())
+        assert len(kept) <= MAX_RECORDS + 1
+        assert kept[-1] == (100.0, count - 1.0)
+        assert set(kept) <= set(find_milestones(curve))
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "101", "x", "nan", "inf", "1e999"])

@@ -1,6 +1,7 @@
 """Tables of a sweep: a row per cell, with means and 95 % confidence intervals over the seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from statistics import median_high
 from typing import Any
 
 import polars as pl
@@ -10,6 +11,14 @@ from straggler.analysis.study_tables import format_latex_table
 from straggler.analysis.tables import format_markdown_table
 
 CAPTION = "Mean ± half-width of the 95 % confidence interval over seeds (three or more); NC: not converged."
+TARGET_STEP = 5.0  # of a target accuracy in percent
+
+
+def choose_target(accuracies: Iterable[float]) -> float | None:
+    """Return the highest multiple of 5 % that half of these accuracies reach; None if there is none."""
+    found = list(accuracies)
+    target = TARGET_STEP * (median_high(found) // TARGET_STEP) if found else 0.0
+    return target if target > 0 else None
 
 
 class SweepTable:

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from straggler.analysis.study_statistics import Band
 from straggler.config.registry import InputError, explain_validation_error, suggest_name
@@ -90,7 +90,7 @@ class Protocol(BaseModel):
     """The content of protocol.toml: what was fixed, and when."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    frozen: datetime | date | None = None
+    frozen: AwareDatetime | date | None = None  # a time needs its offset from UTC
     seeds: int | None = Field(None, ge=1)  # claims use the seeds below this number; by default all
     source_runs: int = Field(1, ge=1)  # behind each number of the source
     note: str = ""  # what was fixed when, in sentences

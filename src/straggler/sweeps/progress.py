@@ -62,6 +62,8 @@ class SweepProgress:
         if event.kind in ("progress", "repeated"):
             if event.run.id not in self.running and event.content == 0.0:
                 self._began[event.run.id] = time.monotonic()
+            if event.kind == "repeated":  # the lost part says nothing about the estimate
+                self._began.pop(event.run.id, None)
             self.running[event.run.id] = event.content if event.kind == "progress" else 0.0
             self._side_by_side = max(self._side_by_side, len(self.running))
             return

@@ -98,7 +98,7 @@ class SweepPlan:
         return self._costs.estimate(PlannedRun(cell.experiment(self.seeds[0]), self.seeds[0], cells=[cell]))
 
     @property
-    def _is_learned(self) -> bool:
+    def is_learned(self) -> bool:
         """Whether finished runs have corrected the estimates of all missing ones."""
         return all(find_kind(run.experiment) in self._costs.errors for run in self.missing)
 
@@ -122,7 +122,7 @@ class SweepPlan:
 
     def __str__(self) -> str:
         where = " on Ray" if isinstance(self.pool, RayPool) else ""
-        bounds = (LEARNED_LOW, LEARNED_HIGH) if self._is_learned else (LOW, HIGH)
+        bounds = (LEARNED_LOW, LEARNED_HIGH) if self.is_learned else (LOW, HIGH)
         low, high = (format_duration(bound * self.seconds) for bound in bounds)
         estimate = f": about {low} to {high} with {format_count(self.pool.cores, 'process', 'es')}{where}"
         later, missing = self.later.count, len(self.missing) + self.later.count

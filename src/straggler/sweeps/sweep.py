@@ -1,14 +1,14 @@
 """`straggler.sweep`: run every combination of a grid, several seeds of each."""
 
+import html
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from straggler.analysis.figures.matplotlib_renderer import write_figure
-from straggler.analysis.sweep_tables import CAPTION, SweepTable
+from straggler.analysis.sweep_tables import CAPTION, SweepTable, choose_target
 from straggler.config.imports import refuse_import_strings
 from straggler.core.devices import DeviceChoice
 from straggler.record import Record, find_finished_record
@@ -20,7 +20,6 @@ from straggler.sweeps.search import Search
 from straggler.sweeps.search_report import build_search_figures, describe_choice, tabulate_trials
 from straggler.sweeps.summaries import collect_labels, read_summaries
 
-TARGET_STEP = 5.0  # of a target accuracy in percent
 MOST_TIMED = 1000  # runs, whose curves are read for the time to a target that was not requested
 
 
@@ -76,11 +75,9 @@ class SweepResult:
         """Return the highest multiple of 5 % that half of the runs ended above; None if there is none."""
         if "test_accuracy" not in self.summaries.columns:
             return None
-        converged = self.summaries.filter("converged")["test_accuracy"].drop_nulls()
-        if not len(converged) or len(self.plan.all_runs) > MOST_TIMED:
+        if len(self.plan.all_runs) > MOST_TIMED:
             return None
-        target = TARGET_STEP * (float(np.median(converged.to_numpy())) // TARGET_STEP)
-        return target if target > 0 else None
+        return choose_target(self.summaries.filter("converged")["test_accuracy"].drop_nulls())
 
     @property
     def table(self) -> pl.DataFrame:
@@ -117,7 +114,7 @@ class SweepResult:
         return f"SweepResult({self.plan}{failed})"
 
     def _repr_html_(self) -> str:
-        return f"<p>{self!r}</p><p>{CAPTION}</p>{self.table._repr_html_()}"
+        return f"<p>{html.escape(repr(self))}</p><p>{CAPTION}</p>{self.table._repr_html_()}"
 
 
 def sweep(

@@ -1,5 +1,6 @@
 """`straggler.tune`: find the best values of some settings of an experiment."""
 
+import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,9 @@ class TuneResult(SweepResult):
 
     def _repr_html_(self) -> str:
         columns, rows = format_trials(self.searches[0])
-        lines = ["".join(f"<td>{text}</td>" for text in row) for row in (columns, *rows)]
+        lines = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in (columns, *rows)]
         table = "".join(f"<tr>{line}</tr>" for line in lines)
-        return f"<p>{describe_choice(self.searches)}</p><table>{table}</table>"
+        return f"<p>{html.escape(describe_choice(self.searches))}</p><table>{table}</table>"
 
 
 def tune(

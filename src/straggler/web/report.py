@@ -17,15 +17,17 @@ from plotly.offline import get_plotlyjs
 from straggler.analysis.figures.plotly_renderer import render_plotly
 from straggler.analysis.intervals import format_interval, share_interval
 from straggler.analysis.labels import group_seeds, label_runs
+from straggler.analysis.sweep_tables import choose_target
 from straggler.analysis.tables import format_number
 from straggler.config.registry import InputError
 from straggler.record import Record
 from straggler.running.atomic_files import replace_atomically
 from straggler.web.gallery import build_gallery
 from straggler.web.printed_report import draw_pages, write_pdf, write_png
-from straggler.web.report_sections import StudyReport, build_study_report, choose_target, find_time_to
+from straggler.web.report_sections import StudyReport, build_study_report, list_best_accuracies
 from straggler.web.run_facts import CUSTOM_REMARK, RunFacts, find_changed_settings, limit_memory
 from straggler.web.study_page import StudyPage, is_study_folder
+from straggler.web.targets import find_milestone_time, find_milestones
 
 STATIC = Path(__file__).parent / "static"
 ReportFormat = Literal["html", "md", "pdf", "png"]
@@ -253,14 +255,14 @@ def format_value(value: Any) -> str:
 
 def build_summary(runs: Sequence[RunFacts], target: float | None) -> tuple[list[str], list[list[str]]]:
     """Return the summary table with the time to a target accuracy, if a run has an accuracy."""
-    groups = group_seeds(runs)
-    rows = [build_summary_row(label, group) for label, group in groups.items()]
-    goal = choose_target(groups) if target is None else target
+    groups, rows = group_seeds(runs), build_summary_rows(runs)
+    goal = choose_target(list_best_accuracies(groups)) if target is None else target
     if goal is None:
         return SUMMARY_COLUMNS, rows
     place = SUMMARY_COLUMNS.index("time (s)")
     for row, group in zip(rows, groups.values(), strict=True):
-        row.insert(place, format_times([find_time_to(run, goal) for run in group]))
+        times = [find_milestone_time(find_milestones(run.curve), goal) for run in group]
+        row.insert(place, format_times(times))
     columns = [*SUMMARY_COLUMNS[:place], f"time to {goal:g} % (s)", *SUMMARY_COLUMNS[place:]]
     return columns, rows
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
-from statistics import median_high
 from typing import Any
 
 from straggler.analysis.figures.colours import assign_colours
@@ -13,6 +12,7 @@ from straggler.analysis.figures.curves import build_curve_figure
 from straggler.analysis.figures.description import FigureSpec
 from straggler.analysis.figures.outcomes import build_error_figure, build_pareto_figure
 from straggler.analysis.labels import group_seeds
+from straggler.running.untrusted_files import is_regular_file
 from straggler.web.gallery import try_building
 from straggler.web.run_facts import RunFacts, limit_memory
 from straggler.web.study_page import StudyPage
@@ -20,7 +20,6 @@ from straggler.web.study_page import StudyPage
 MOST_RUNS = 400  # of a study, whose records are read for figures
 MOST_CURVES, MOST_POINTS = 12, 32  # settings in one figure
 OPEN_SECTIONS = ("Claims",)
-STEP = 5.0  # of a target accuracy in percent
 
 
 @dataclass
@@ -86,8 +85,9 @@ def build_study_report(study: StudyPage, runs_folder: Path | None) -> StudyRepor
 
 def find_study_runs(study: StudyPage, folder: Path) -> list[RunFacts]:
     """Return the runs of a study whose records are in a folder, as far as memory allows."""
-    names = [name for name in study.run_ids if re.fullmatch(r"[\w.-]+", name)][:MOST_RUNS]
-    found = [RunFacts(folder / name) for name in names if (folder / name / "experiment.toml").is_file()]
+    names = [name for name in study.run_ids if re.fullmatch(r"\w[\w.-]*", name)][:MOST_RUNS]
+    folders = [folder / name for name in names if not (folder / name).is_symlink()]
+    found = [RunFacts(one) for one in folders if is_regular_file(one / "experiment.toml")]
     return limit_memory(found)[0]
 
 
@@ -119,25 +119,16 @@ def build_study_figures(
     return [figure for figure in figures if figure is not None], note
 
 
-def choose_target(groups: Mapping[str, Sequence[RunFacts]]) -> float | None:
-    """Return the highest multiple of 5 % that half of the settings that converged reached; None if none."""
+def list_best_accuracies(groups: Mapping[str, Sequence[RunFacts]]) -> list[float]:
+    """Return the best test accuracy of each setting of which a run converged."""
     best = []
     for runs in groups.values():
         tops = [run.curve["test_accuracy"].max() for run in runs if has_accuracy(run)]
         if found := [top for top in tops if isinstance(top, float)]:
             best.append(max(found))
-    target = STEP * (median_high(best) // STEP) if best else 0.0
-    return target if target > 0 else None
+    return best
 
 
 def has_accuracy(run: RunFacts) -> bool:
     """Return whether a run may have reached a target: it did not diverge, and was evaluated."""
     return run.summary.get("converged") is not False and "test_accuracy" in run.curve.columns
-
-
-def find_time_to(run: RunFacts, target: float) -> float | None:
-    """Return the seconds until an evaluation first reached a test accuracy."""
-    if not {"test_accuracy", "seconds"} <= set(run.curve.columns):
-        return None
-    reached = run.curve.filter(run.curve["test_accuracy"] >= target)
-    return float(reached["seconds"][0]) if len(reached) else None

@@ -38,7 +38,7 @@ class RunRoutes:
     async def change_labels(self, request: Request) -> Response:
         changes = parse_label_changes(await self._read_json(request))
         folders = await run_in_threadpool(self.index.find_runs, changes.ids)
-        await run_in_threadpool(change_labels, folders, changes)
+        await self._write(change_labels, folders, changes)
         return JSONResponse({"changed": len(folders)})
 
     async def delete_runs(self, request: Request) -> Response:
@@ -50,7 +50,7 @@ class RunRoutes:
         if not 0 < len(names) <= MAX_DELETED or values.get("count") != len(names):
             raise InputError(f"Send 1 to {MAX_DELETED:,} ids, and their number as `count`.")
         folders = await run_in_threadpool(self.index.find_runs, names)
-        await run_in_threadpool(delete_runs, folders)
+        await self._write(delete_runs, folders)
         return JSONResponse({"deleted": len(folders)})
 
     def list_settings(self, request: Request) -> Response:
@@ -69,6 +69,15 @@ class RunRoutes:
         rows = [row for row in self.index.list_runs() if row["id"] in ids]
         page = describe_sweep(folder, rows, self.index.find_times_to(target, ids), target)
         return Response(dump_json(page), media_type="application/json", headers=NO_STORE)
+
+    async def _write(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Change files of runs; a folder that cannot be written is no error of the server."""
+        try:
+            await run_in_threadpool(work, *arguments)
+        except OSError as error:
+            raise InputError(
+                f"Cannot write to {self.index.runs} ({error.strerror}). Check its permissions."
+            ) from None
 
     async def _read_json(self, request: Request) -> Any:
         try:

@@ -28,6 +28,7 @@ from straggler.web.report import format_times
 
 MAX_SETTINGS = 2000  # rows of the table
 MAX_KEYS = 6  # settings in the figures
+MAX_CELLS = 10_000  # of a heatmap
 MAX_LINES, MAX_TICKS = 300, 10  # of parallel coordinates
 METRICS = {"test_accuracy": "test accuracy (%)", "test_loss": "test loss", "value": "value"}
 NOT_SWEPT = {"id", "name", "tags", "notes", "archived", "status", "started", "problems", "spent", "error"}
@@ -156,12 +157,16 @@ def build_heatmap(settings: Sequence[SettingResults], keys: Sequence[str], metri
     views = {}
     for down, across in combinations(keys[:MAX_KEYS], 2):
         rows, columns = (sorted(list_values(settings, key), key=rank_label) for key in (down, across))
+        if len(rows) * len(columns) > MAX_CELLS:
+            continue
+        cells: dict[tuple[str, str], SettingResults] = {}
+        for each in settings:
+            place = each.labels[down], each.labels[across]
+            cells.setdefault(place, SettingResults({})).runs.extend(each.runs)
         values, text = np.full((len(rows), len(columns)), np.nan), [[""] * len(columns) for _ in rows]
-        for y, row in enumerate(rows):
-            for x, column in enumerate(columns):
-                inside = [s for s in settings if s.labels[down] == row and s.labels[across] == column]
-                cell = SettingResults({}, [run for setting in inside for run in setting.runs])
-                values[y, x], text[y][x] = cell.average(metric), cell.format(metric) if inside else ""
+        for (row, column), cell in cells.items():
+            y, x = rows.index(row), columns.index(column)
+            values[y, x], text[y][x] = cell.average(metric), cell.format(metric)
         mark = Heatmap(values, columns, rows, METRICS[metric], text)
         x_axis, y_axis = (
             Axis(across, "category", grid=False),

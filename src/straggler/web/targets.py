@@ -10,7 +10,7 @@ from straggler.config.registry import InputError
 from straggler.web.run_facts import READ_ERRORS, RunFacts
 
 DEFAULT_TARGET = 80.0  # percent
-MAX_RECORDS = 200  # evaluations that were the best so far, of one run
+MAX_RECORDS = 200  # milestones of one run that are kept in memory; the last is always kept
 Milestones = tuple[tuple[float, float], ...]  # accuracy and seconds
 
 
@@ -27,21 +27,22 @@ def parse_target(text: str | None) -> float:
 
 @lru_cache(20_000)
 def read_milestones(folder: Path, stamp: tuple[Any, ...]) -> Milestones:
-    """Return the evaluations of a run that were the best so far; `stamp` changes with the file."""
+    """Return the milestones of a run, at most MAX_RECORDS; `stamp` changes with the file."""
     try:
-        return find_milestones(RunFacts(folder).curve)
+        best = find_milestones(RunFacts(folder).curve)
     except READ_ERRORS:
         return ()
+    step = -(-max(1, len(best)) // MAX_RECORDS)
+    return best[:-1:step] + best[-1:]
 
 
 def find_milestones(curve: pl.DataFrame) -> Milestones:
+    """Return the evaluations of a curve that were the best so far."""
     if not {"seconds", "test_accuracy"} <= set(curve.columns):
         return ()
     points = curve.select(pl.col("test_accuracy", "seconds").cast(pl.Float64, strict=False)).drop_nulls()
     before = pl.col("test_accuracy").cum_max().shift(1)
-    best = points.filter(before.is_null() | (pl.col("test_accuracy") > before))
-    step = -(-max(1, len(best)) // MAX_RECORDS)
-    return tuple(best.gather_every(step).rows())
+    return tuple(points.filter(before.is_null() | (pl.col("test_accuracy") > before)).rows())
 
 
 def find_milestone_time(milestones: Milestones, target: float) -> float | None:

@@ -177,22 +177,3 @@ def average_curves(
     x = np.linspace(0, min(float(part[cost].to_numpy()[-1]) for part in runs), POINTS)
     found = [np.interp(x, part[cost].to_numpy(), part["test_accuracy"].to_numpy()) for part in runs]
     yield x, np.mean(found, axis=0)
-
-
-def make_target_table(runs: pl.DataFrame, results: Path, target: float) -> list[tuple[str, str]]:
-    """Return what each method spent until its test accuracy first reached a target."""
-    curves = read_series(results, "curves")
-    mine = runs.filter(pl.col("table") != TUNING)
-    if curves.is_empty() or mine.is_empty():
-        return []
-    points = add_megabytes(mine.select("id", "protocol", "row", "seed").unique().join(curves, on="id"))
-    reached = points.filter(pl.col("test_accuracy") >= target)
-    first = reached.sort("gradients").group_by("id", maintain_order=True).first()
-    rows = []
-    for (protocol, method), ours in mine.group_by("protocol", "row", maintain_order=True):
-        found = first.filter(pl.col("id").is_in(ours["id"].to_list()))
-        costs = [format_fact(found[cost].to_list(), 1) for cost in COSTS]
-        rows.append([str(protocol), str(method), f"{len(found)} of {len(ours)}", *costs])
-    heads = ["", "", "runs that reached it", *COSTS.values()]
-    caption = f"Costs until {target:g} % test accuracy: mean over the runs that reached it, at evaluations"
-    return [(caption, format_markdown_table(heads, rows))]

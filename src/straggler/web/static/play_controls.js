@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { formatEntry, formatValue, parseValue, STAGES } = playground;
+  const { findProblem, formatEntry, formatValue, parseValue, STAGES } = playground;
 
   function make(tag, properties = {}, ...children) {
     const made = document.createElement(tag);
@@ -179,22 +179,6 @@
         return make("div", { className: "pair" }, label, input);
       });
     }
-  }
-
-  // Why a value does not fit to a field; empty if it does.
-  function findProblem(field, value) {
-    if (value === null) return "default" in field && field.default === null ? "" : "Enter a value.";
-    if (field.type === "list") return value.every((each) => Number.isInteger(each) && each >= 0) ? "" : "Enter numbers with commas, such as 0, 1.";
-    if (field.type === "text") return "";
-    const number = value === "inf" ? Infinity : value;
-    if (typeof number !== "number") return "Enter a number.";
-    if (number === Infinity && field.default !== "inf") return "Enter a finite number.";
-    if (field.type === "integer" && !Number.isInteger(number)) return "Enter a whole number.";
-    if ("min" in field && number < field.min) return `Enter at least ${field.min}.`;
-    if ("above" in field && number <= field.above) return `Enter more than ${field.above}.`;
-    if ("max" in field && number > field.max) return `Enter at most ${field.max}.`;
-    if ("below" in field && number >= field.below) return `Enter less than ${field.below}.`;
-    return "";
   }
 
   Object.assign(playground, { Controls, make, percent });

@@ -30,19 +30,44 @@
     return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
   }
 
+  // Why a value does not fit to a field; empty if it does.
+  function findProblem(field, value) {
+    if (value === null) return "default" in field && field.default === null ? "" : "Enter a value.";
+    if (field.type === "list") {
+      const fits = (each) => (Array.isArray(field.default) ? Number.isFinite(each) : Number.isInteger(each) && each >= 0);
+      return Array.isArray(value) && value.every(fits) ? "" : "Enter numbers with commas, such as 0, 1.";
+    }
+    if (field.type === "text") return "";
+    if (field.type === "boolean") return typeof value === "boolean" ? "" : "Enter True or False.";
+    if (field.type === "choice") return field.choices.includes(value) ? "" : `Enter ${field.choices.join(" or ")}.`;
+    const number = value === "inf" ? Infinity : value;
+    if (typeof number !== "number") return "Enter a number.";
+    if (number === Infinity && field.default !== "inf") return "Enter a finite number.";
+    if (field.type === "integer" && !Number.isInteger(number)) return "Enter a whole number.";
+    if ("min" in field && number < field.min) return `Enter at least ${field.min}.`;
+    if ("above" in field && number <= field.above) return `Enter more than ${field.above}.`;
+    if ("max" in field && number > field.max) return `Enter at most ${field.max}.`;
+    if ("below" in field && number >= field.below) return `Enter less than ${field.below}.`;
+    return "";
+  }
+
   // `name(key=value, …)` as { name, values }, with the defaults of the entry's fields.
   function parseEntry(text, entries) {
     const [, name, inside] = /^\s*([\w-]+)\s*(?:\((.*)\))?\s*$/s.exec(text) ?? [];
-    const entry = entries[name];
+    const entry = Object.hasOwn(entries, name) ? entries[name] : null;
     if (!entry) throw new Error(`“${text.slice(0, 80)}” is not offered on this page.`);
     const values = {};
     for (const [key, field] of Object.entries(entry.fields)) if ("default" in field) values[key] = field.default;
     splitOutside(inside ?? "").forEach((part, place) => {
       const at = part.indexOf("=");
       const key = at > 0 ? part.slice(0, at).trim() : Object.keys(entry.fields)[place];
-      if (!entry.fields[key]) throw new Error(`${name} has no setting “${key}”.`);
+      if (!Object.hasOwn(entry.fields, key)) throw new Error(`${name} has no setting “${key}”.`);
       values[key] = parseValue(part.slice(at + 1).trim());
+      const problem = findProblem(entry.fields[key], values[key]);
+      if (problem) throw new Error(`${name}: ${key}. ${problem}`);
     });
+    const missing = Object.keys(entry.fields).find((key) => !(key in values));
+    if (missing) throw new Error(`${name} requires ${missing}.`);
     return { name, values };
   }
 
@@ -130,7 +155,7 @@
     }
 
     command(lane) {
-      const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text}'`);
+      const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
       const words = Object.entries(this.experiment(lane)).flatMap(([key, value]) => (
         [value].flat().flatMap((one) => [`--${key.replaceAll("_", "-")}`, quote(String(one))])));
       return ["straggler run", ...words].join(" ");
@@ -160,9 +185,9 @@
       for (const [key, value] of query) {
         const number = Number(value);
         const isStage = /^[ab]\.(policy|work|correction|aggregation|optimizer)$/.test(key);
-        if (LANES.includes(key)) { if (methods[value]) this.state[key] = value; }
+        if (LANES.includes(key)) { if (Object.hasOwn(methods, value)) this.state[key] = value; }
         else if (isStage) this.state[key] = value.slice(0, 500);
-        else if (!(key in start)) others[key] = value;
+        else if (!Object.hasOwn(start, key)) others[key] = value;
         else if (typeof start[key] !== "number") this.state[key] = value.slice(0, 500);
         else if (Number.isFinite(number)) {
           const limit = limits[key];
@@ -170,7 +195,7 @@
         }
       }
       for (const key of ["datasets", "models", "partitions"]) {
-        if (!this.choices[key][this.state[key.slice(0, -1)]]) this.state[key.slice(0, -1)] = start[key.slice(0, -1)];
+        if (!Object.hasOwn(this.choices[key], this.state[key.slice(0, -1)])) this.state[key.slice(0, -1)] = start[key.slice(0, -1)];
       }
       for (const key of ["compute", "delay", "link", "churn"]) {
         try { this.entry(key); } catch { this.state[key] = start[key]; }
@@ -186,5 +211,5 @@
 
   const canonical = (settings) => JSON.stringify(Object.entries(settings).sort(([a], [b]) => (a < b ? -1 : 1)));
 
-  Object.assign(playground, { Settings, parseEntry, formatEntry, formatValue, parseValue, STAGES, LANES });
+  Object.assign(playground, { Settings, findProblem, parseEntry, formatEntry, formatValue, parseValue, STAGES, LANES });
 })();
