@@ -66,7 +66,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("STRAGGLER_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("STRAGGLER_DATA", raising=False)
-    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setenv("COLUMNS", "2000")
     monkeypatch.setattr(out, "width", 250)
     return tmp_path / "here"
 

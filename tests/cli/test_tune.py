@@ -19,7 +19,7 @@ Command = Callable[..., tuple[int, str, str]]
 def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Return a function that runs the command in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "2000")
     monkeypatch.setattr(out, "width", 200)
 
     def command(*arguments: str) -> tuple[int, str, str]:
