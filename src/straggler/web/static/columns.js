@@ -33,8 +33,8 @@ const KNOWN = {
   updates: { heading: "updates", text: (row) => number(row.updates), group: (group) => interval(group, "updates", 0) },
   gradients: { heading: "gradients", text: (row) => number(row.gradients), group: (group) => interval(group, "gradients", 0) },
 };
-const STANDARD = ["test_accuracy", "time_to_target", "seconds", "mean_staleness", "workers", "lr", "dataset", "model",
-  "engine", "delay", "momentum", "partition", "seed", "tags", "started"];
+const STANDARD = ["test_accuracy", "time_to_target", "seconds", "mean_staleness", "workers", "lr", "seed", "momentum",
+  "delay", "dataset", "model", "engine", "partition", "tags", "started"];
 
 export function shownColumns() {
   const keys = readPreference("columns", STANDARD.join(",")).split(",").filter(Boolean);
