@@ -26,7 +26,7 @@ const KNOWN = {
   lr: { heading: "lr", text: (row) => number(row.lr, 6) },
   delay: { heading: "delay", text: (row) => shorten(row.delay || "none") },
   partition: { heading: "data split", text: (row) => row.partition ?? "–" },
-  seed: { heading: "seed", text: (row) => String(row.seed ?? "–"), group: (group) => String(group.runs.length) },
+  seed: { heading: () => (readPreference("group", "") === "1" ? "seeds" : "seed"), text: (row) => String(row.seed ?? "–"), group: (group) => String(group.runs.length) },
   tags: { heading: "tags", text: (row) => (row.tags ?? []).join(" ") },
   notes: { heading: "notes", text: (row) => row.notes ?? "" },
   started: { heading: "started", text: (row) => (row.started ?? "–").replace("T", " ").slice(0, 16) },

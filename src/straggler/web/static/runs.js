@@ -244,7 +244,7 @@ export function begin() {
   buildHeader();
   byId("filter").addEventListener("input", () => { writePreference("q", byId("filter").value, "", false); most = FIRST_ROWS; show(); });
   byId("status").addEventListener("change", show);
-  byId("group").addEventListener("change", () => { writePreference("group", byId("group").checked ? "1" : "", ""); show(); });
+  byId("group").addEventListener("change", () => { writePreference("group", byId("group").checked ? "1" : "", ""); columnsChanged(); });
   byId("target").addEventListener("change", () => {
     if (!byId("target").reportValidity()) return;
     setTarget(Number(byId("target").value));
