@@ -231,6 +231,39 @@ def test_less_motion_and_keyboard_only(browser: Browser, static_url: str) -> Non
         page.wait_for_function("() => Number(document.getElementById('scrub').value) > 0")
 
 
+def press_tab_until(page: Page, reached: str, most: int = 80) -> None:
+    """Press Tab until the focus is on an element that matches a selector."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if page.evaluate("selector => document.activeElement.matches(selector)", reached):
+            return
+    pytest.fail(f"{most} tabs do not reach {reached}")
+
+
+def test_change_a_method_play_and_share_with_the_tab_key_alone(browser: Browser, static_url: str) -> None:
+    with BrowserPage(browser, reduced_motion="reduce") as page:  # nothing plays by itself
+        page.goto(static_url)
+        expect(page.get_by_role("button", name="Play", exact=True)).to_be_visible()
+        before = page.locator("#title-a").inner_text()
+        press_tab_until(page, "#set-a")
+        chosen = page.locator("#set-a").input_value()
+        page.keyboard.press("ArrowDown")
+        expect(page.locator("#set-a")).not_to_have_value(chosen)
+        expect(page.locator("#set-a")).to_be_focused()  # the controls were built again
+        expect(page.locator("#title-a")).not_to_have_text(before)
+        press_tab_until(page, "#toggle")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("button", name="Pause")).to_be_focused()
+        page.keyboard.press("Enter")
+        press_tab_until(page, "#share")
+        page.evaluate("""() => new MutationObserver(() => { window.answered = true; })
+            .observe(document.getElementById("share"), { childList: true })""")
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => window.answered")  # "Copied", for a moment
+        expect(page.locator("#share")).to_be_focused()
+        assert f"a={page.locator('#set-a').input_value()}" in page.url
+
+
 def test_the_live_page_trains_both_methods(browser: Browser, here: Site) -> None:
     with BrowserPage(browser) as page:
         page.goto(f"{here.url}/#/play/a.lr=0.03&b=asgd&b.lr=0.01&epochs=3&seed=4&t=1")

@@ -108,7 +108,7 @@ def test_queries_find(browser: Browser, here: Site) -> None:
 def test_sort_group_columns_and_links_that_remember(browser: Browser, here: Site) -> None:
     with BrowserPage(browser) as page:
         rows = open_list(page, here)
-        heads = page.locator("#table thead th").all_inner_texts()
+        heads = [text.replace("\u00a0", " ") for text in page.locator("#table thead th").all_inner_texts()]
         assert heads[1:5] == ["run", "status", "accuracy (%)", "time to 80 % (s)"]
         assert "engine" in heads and "real" in rows.filter(has_text="processes").inner_text()
         for _ in range(2):  # NC is last in both directions
@@ -208,7 +208,7 @@ def test_compare_differences_linked_zoom_smoothing_and_log(browser: Browser, her
         loss = wait_for_figure(page, "loss")
         table = page.locator("#detail-differences > table")
         assert table.locator("tbody th").all_inner_texts() == ["method", "lr", "workers", "delay"]
-        assert "time to 80 % (s)" in page.locator("#detail-table thead").inner_text()
+        expect(page.locator("#detail-table thead")).to_contain_text("time to 80 % (s)")
         assert [row.count("±") > 0 for row in page.locator("#detail-table tbody tr").all_inner_texts()].count(
             True
         ) == 1
@@ -354,3 +354,34 @@ def test_pages_fit_and_are_readable(browser: Browser, here: Site, scheme: Any) -
                 page.set_viewport_size({"width": width, "height": 800})
                 page.wait_for_function(f"() => document.documentElement.scrollWidth <= {width}")
                 assert find_low_contrast(page) == [] and find_unnamed_controls(page) == []
+
+
+def press_tab_until(page: Page, reached: str, most: int = 80) -> None:
+    """Press Tab until the focus is on an element that matches a selector."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if page.evaluate("selector => document.activeElement.matches(selector)", reached):
+            return
+    pytest.fail(f"{most} tabs do not reach {reached}")
+
+
+def test_runs_are_compared_and_smoothed_with_the_tab_key_alone(browser: Browser, here: Site) -> None:
+    with BrowserPage(browser, viewport={"width": 1024, "height": 768}) as page:
+        open_list(page, here)
+        press_tab_until(page, 'tbody input[type="checkbox"]')
+        page.keyboard.press("Space")
+        expect(page.locator("#selected-count")).to_have_text("1 run selected")
+        press_tab_until(page, 'tbody input[type="checkbox"]')
+        page.keyboard.press("Space")
+        expect(page.locator("#compare")).to_have_text("Compare 2 runs")
+        for _ in range(80):
+            page.keyboard.press("Shift+Tab")
+            if page.evaluate("() => document.activeElement.id") == "compare":
+                break
+        expect(page.locator("#compare")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator("#detail-title")).to_have_text("2 runs")
+        wait_for_figure(page, "accuracy")
+        press_tab_until(page, "#smoothing")
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#smoothing-value")).to_have_text("0.02")

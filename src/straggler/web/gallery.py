@@ -48,7 +48,7 @@ MAX_PARTITION_WORKERS = 200
 Groups = Mapping[str, Sequence[RunFacts]]
 PATH_NOTE = (
     "The weights at the snapshots, projected on the two directions in which they vary most (PCA). Heights "
-    "and colours are losses on a logarithmic scale. Turn the figure with the mouse."
+    "are losses on a logarithmic scale. Turn the figure with the mouse."
 )
 
 

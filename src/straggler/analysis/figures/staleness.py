@@ -95,7 +95,9 @@ def build_worker_figure(run: RunData) -> FigureSpec:
     table = arrived.agg(gradients=pl.len(), staleness=pl.col("staleness").mean()).sort("worker")
     hover = [f"mean staleness {format_number(mean)}" for mean in table["staleness"]]
     ticks = table["worker"].to_list() if len(table) <= 30 else ()
-    note = "A slow worker delivers fewer and staler gradients: the others move the model in the meantime."
+    note = (
+        "Without waiting, slow workers deliver fewer and staler gradients; if the server waits, equally many."
+    )
     marks = [Bars(table["worker"], table["gradients"], hover=hover)]
     panel = Panel(marks, Axis("worker", ticks=ticks), Axis("gradients", low=0))
     return FigureSpec("workers", "Gradients of each worker", [panel], note)

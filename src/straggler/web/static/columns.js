@@ -26,15 +26,15 @@ const KNOWN = {
   lr: { heading: "lr", text: (row) => number(row.lr, 6) },
   delay: { heading: "delay", text: (row) => shorten(row.delay || "none") },
   partition: { heading: "data split", text: (row) => row.partition ?? "–" },
-  seed: { heading: "seed", text: (row) => String(row.seed ?? "–"), group: (group) => String(group.runs.length) },
+  seed: { heading: () => (readPreference("group", "") === "1" ? "seeds" : "seed"), text: (row) => String(row.seed ?? "–"), group: (group) => String(group.runs.length) },
   tags: { heading: "tags", text: (row) => (row.tags ?? []).join(" ") },
   notes: { heading: "notes", text: (row) => row.notes ?? "" },
   started: { heading: "started", text: (row) => (row.started ?? "–").replace("T", " ").slice(0, 16) },
   updates: { heading: "updates", text: (row) => number(row.updates), group: (group) => interval(group, "updates", 0) },
   gradients: { heading: "gradients", text: (row) => number(row.gradients), group: (group) => interval(group, "gradients", 0) },
 };
-const STANDARD = ["test_accuracy", "time_to_target", "seconds", "mean_staleness", "workers", "lr", "dataset", "model",
-  "engine", "delay", "momentum", "partition", "seed", "tags", "started"];
+const STANDARD = ["test_accuracy", "time_to_target", "seconds", "mean_staleness", "workers", "lr", "seed", "momentum",
+  "delay", "dataset", "model", "engine", "partition", "tags", "started"];
 
 export function shownColumns() {
   const keys = readPreference("columns", STANDARD.join(",")).split(",").filter(Boolean);

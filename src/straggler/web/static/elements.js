@@ -54,8 +54,11 @@ export function sentence(row) {
 export const silence = (state) => (state?.silent ? ` · no progress for ${state.silent} s` : "");
 export const stopLabel = (state) => (state?.can_be_ended ? "End now without saving" : "Stop and save");
 
+// A heading that breaks between words, but not before its unit: "time to", "80 % (s)".
+export const heading = (text) => text.replace(/ (?=[%(])/g, "\u00a0");
+
 export function table(place, columns, rows, note = "") {
-  const heads = columns.map((name) => element("th", { scope: "col", textContent: name }));
+  const heads = columns.map((name) => element("th", { scope: "col", textContent: heading(name) }));
   const lines = rows.map((cells) => element("tr", {}, ...cells.map((cell, position) => (
     position === 0 ? element("th", { scope: "row", textContent: cell })
       : element("td", { className: "number", textContent: cell })))));

@@ -219,7 +219,7 @@
         const canvas = byId(`canvas-${lane}`);
         const updates = playground.drawLane(canvas, this.lanes[lane], now, view);
         const arrived = countUpTo(this.lanes[lane].jobs.map((job) => job.time), now);
-        byId(`count-${lane}`).textContent = `${updates.toLocaleString("en")} updates${this.now > now ? ", finished" : ""}`;
+        byId(`count-${lane}`).textContent = `${updates.toLocaleString("en")} update${updates === 1 ? "" : "s"}${this.now > now ? ", finished" : ""}`;
         Object.assign(canvas.dataset, { updates, arrived });
       }
       byId("race-title").textContent = this.describeRace(this.now);
@@ -314,6 +314,7 @@
       area.select();
       button.textContent = document.execCommand("copy") ? "Copied" : "Press Ctrl+C";
       area.remove();
+      button.focus();
     }
     setTimeout(() => { button.textContent = before; }, 1500);
   }

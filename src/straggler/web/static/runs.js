@@ -2,7 +2,7 @@
 
 import { get, known, latest, listen } from "./api.js";
 import { buildChooser, shownColumns } from "./columns.js";
-import { element, number, progress } from "./elements.js";
+import { element, heading, number, progress } from "./elements.js";
 import { archive, askToDelete, editLabels } from "./labels.js";
 import { readPreference, setTarget, target, writePreference } from "./preferences.js";
 import { parseQuery, setDefaults, setTimes, valueOf } from "./query.js";
@@ -34,8 +34,9 @@ function buildHeader() {
     show();
   });
   row.replaceChildren(element("th", { scope: "col" }, all));
-  for (const { key, heading } of [{ key: "method", heading: "run" }, { key: "status", heading: "status" }, ...columns]) {
-    const button = element("button", { type: "button", textContent: heading });
+  for (const column of [{ key: "method", heading: "run" }, { key: "status", heading: "status" }, ...columns]) {
+    const { key } = column;
+    const button = element("button", { type: "button", textContent: heading(column.heading) });
     button.addEventListener("click", () => {
       const sort = sortOrder();
       writePreference("sort", (sort.key === key ? !sort.down : false) ? `-${key}` : key, "-started");
@@ -243,7 +244,7 @@ export function begin() {
   buildHeader();
   byId("filter").addEventListener("input", () => { writePreference("q", byId("filter").value, "", false); most = FIRST_ROWS; show(); });
   byId("status").addEventListener("change", show);
-  byId("group").addEventListener("change", () => { writePreference("group", byId("group").checked ? "1" : "", ""); show(); });
+  byId("group").addEventListener("change", () => { writePreference("group", byId("group").checked ? "1" : "", ""); columnsChanged(); });
   byId("target").addEventListener("change", () => {
     if (!byId("target").reportValidity()) return;
     setTarget(Number(byId("target").value));

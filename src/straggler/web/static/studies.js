@@ -5,6 +5,7 @@ import { duration, element, fill, number } from "./elements.js";
 
 const byId = (id) => document.getElementById(id);
 const cards = new Map();  // element and source data by study name
+const VERDICTS = ["replicated", "not replicated", "equivalent", "inconclusive", "by construction", "not measured", "rehearsed"];
 const WORDS = {
   lost: "The process has exited. Run the same command again to resume.",
   interrupted: "Run the same command again to resume.",
@@ -80,7 +81,8 @@ function content(study) {
   const status = study.progress?.status;
   const title = element("h2", {}, study.name);
   if (status) title.append(" ", element("span", { className: `status-${status}`, textContent: status }));
-  const verdicts = Object.entries(study.verdicts ?? {}).map(([verdict, count]) => `${count} ${verdict}`);
+  const rank = ([verdict]) => (VERDICTS.indexOf(verdict) + 1) || VERDICTS.length + 1;
+  const verdicts = Object.entries(study.verdicts ?? {}).sort((a, b) => rank(a) - rank(b)).map(([verdict, count]) => `${count} ${verdict}`);
   const more = study.runs && study.runs !== study.progress?.done ? `${number(study.runs)} runs in the results` : "";
   const words = [more, ...verdicts, ...(study.problems ?? [])];
   const line = element("p", { className: "muted", textContent: words.filter(Boolean).join(" · ") });

@@ -1,7 +1,7 @@
 // The results of a sweep or study: heatmap, parallel coordinates, accuracy against time, and a table.
 
 import { get, known, latest, listen } from "./api.js";
-import { element } from "./elements.js";
+import { element, heading } from "./elements.js";
 import { target } from "./preferences.js";
 
 const byId = (id) => document.getElementById(id);
@@ -25,7 +25,7 @@ const draw = latest(async (name) => {
     byId("sweep-status").classList.remove("error");
     byId("sweep-status").textContent = page.note;
     straggler.gallery(byId("sweep-figures"), page.figures);
-    const heads = page.columns.map((column) => element("th", { scope: "col", textContent: column.replaceAll("_", " ") }));
+    const heads = page.columns.map((column) => element("th", { scope: "col", textContent: heading(column.replaceAll("_", " ")) }));
     byId("sweep-table").replaceChildren(element("table", {},
       element("caption", {}, "Results ", element("span", { className: "muted", textContent: NOTE })),
       element("thead", {}, element("tr", {}, ...heads)),
