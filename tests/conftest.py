@@ -5,9 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 # Ray gives its workers a low priority, with which they hardly start on a busy machine.
 os.environ.setdefault("RAY_worker_niceness", "0")
+
+# The same examples in every run, and no deadline, which a busy machine would miss.
+settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """The documents, cut into the blocks that the tests check and run."""
 
+import math
 import re
 import shlex
 from collections.abc import Iterator
@@ -51,6 +52,18 @@ def read_blocks(text: str) -> Iterator[Block]:
 def blocks(text: str, language: str) -> list[tuple[str, str]]:
     """Return (rest of the opening fence, content) of every fenced block of a language."""
     return [(" ".join(b.words), b.content) for b in read_blocks(text) if b.language == language]
+
+
+def compare_texts(printed: str, shown: str, relative: float = 0.0, absolute: float = 0.0) -> None:
+    """Compare two texts; their decimal numbers may differ by rounding, and all by the given tolerances."""
+    assert NUMBER.sub("#", printed).split() == NUMBER.sub("#", shown).split()
+    for ours, theirs in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
+        decimals = theirs.partition(".")[2]
+        unit = 1.01 * 0.1 ** len(decimals) if decimals else 0.0  # one in the last digit
+        close = math.isclose(
+            float(ours), float(theirs), rel_tol=relative + 1e-12, abs_tol=max(unit, absolute)
+        )
+        assert close, f"{ours} instead of {theirs}"
 
 
 def read_lines(content: str) -> list[str]:

@@ -27,7 +27,6 @@ from straggler.experiment import Experiment
 from straggler.record import Record
 
 pytest_plugins = ["figure_testing"]
-pytestmark = pytest.mark.timeout(180)
 
 SHOWN_METHODS = ("asgd", "ssgd", "sa", "fedbuff")
 WITH_AXIS = ("accuracy", "loss", "gap")

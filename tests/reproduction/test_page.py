@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from documents import compare_texts
 from straggler.cli.study import show_study
 from straggler.cli.study import study as run_study
 from straggler.config.registry import InputError
@@ -42,7 +43,7 @@ def test_drawing_the_committed_results_changes_nothing(name: str, tmp_path: Path
     copy_summaries(name, tmp_path, "*.parquet")
     drawn = draw_study(load_study(name), tmp_path)
     for file in ("README.md", "claims.json", *(f"tables/{table.name}.csv" for table in drawn.tables)):
-        assert (tmp_path / file).read_text() == (RESULTS / name / file).read_text(), "run make findings"
+        compare_texts((tmp_path / file).read_text(), (RESULTS / name / file).read_text())  # make findings
     page = (tmp_path / "README.md").read_text()
     headings = [line for line in page.splitlines() if line.startswith("## ")]
     expected = ["Agreement with the source", "What to believe", "What to doubt", "What was not run, and why"]

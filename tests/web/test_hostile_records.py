@@ -134,7 +134,7 @@ def test_the_feed_of_changes_recovers(good: Path, tmp_path: Path) -> None:
             return works()
 
         index.list_runs = list_runs
-        connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=120)
         connection.request("GET", "/api/events")
         answer = connection.getresponse()
         time.sleep(0.6)
@@ -153,7 +153,7 @@ def test_pages_survive_all_bad_records_at_once(good: Path, tmp_path: Path) -> No
         assert rows.status == 200 and len(rows.json()) == len(DAMAGES)
         for row in rows.json():
             assert site.ask(f"/api/figures?id={row['id']}").status in (200, 404)
-        connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=120)
         connection.request("GET", "/api/events")
         assert connection.getresponse().readline().startswith(b'data: {"runs"')
         connection.close()

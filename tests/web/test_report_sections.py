@@ -15,7 +15,6 @@ from straggler.web.report_sections import build_study_report, choose_target, fin
 from straggler.web.run_facts import RunFacts
 from straggler.web.study_page import StudyPage
 
-pytestmark = pytest.mark.timeout(180)
 DOCUMENT = """# A study
 
 Words before.

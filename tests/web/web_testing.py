@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from straggler.web.connections import configure_server
 from straggler.web.server import build_web_app
 
-TIMEOUT_MS = 60_000  # generous, for busy machines
+TIMEOUT_MS = 120_000  # generous, for busy machines
 QUADRATIC: dict[str, Any] = {"dataset": "quadratic(noise=0.1)", "gradients": 40, "compute": "gamma(1, 0.3)"}
 SLOW_WORKER: dict[str, Any] = {
     "dataset": "digits",
@@ -33,7 +33,7 @@ SLOW_WORKER: dict[str, Any] = {
 FLAGS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]  # WebGL without a GPU
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
     """Poll a condition; fail after so many seconds."""
     end = time.monotonic() + seconds
     while not condition():
@@ -73,7 +73,7 @@ class Site:
 
     def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Reply:
         """Send one request exactly as specified; `_` in a header name stands for a dash."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         named = {key.replace("_", "-"): value for key, value in headers.items()}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), named)
