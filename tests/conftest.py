@@ -30,7 +30,8 @@ def ray_here(_ray_ends: None) -> None:
     """Start one Ray for all tests of this process; engines join it."""
     from straggler.engines.ray_cluster import RayConnection
 
-    RayConnection(address=None, workers=6, resources={"CPU": 1.0})
+    connection = RayConnection(address=None, workers=6, resources={"CPU": 1.0})
+    connection.watch.close()  # engines have watches of their own
 
 
 @pytest.fixture(autouse=True)

@@ -303,7 +303,7 @@ def test_killed_and_stopped_workers_lose_nothing(
     no_orphans()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_hung_worker_whose_jobs_are_always_cancelled_is_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

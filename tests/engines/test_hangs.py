@@ -27,7 +27,7 @@ from straggler.running.callbacks import Callback, LiveRun
 from straggler.running.replay import replay
 from straggler.timing import Durations
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp", "workers": 3, "lr": 0.01}
 TIMEOUT = 1.0
 

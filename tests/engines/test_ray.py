@@ -60,7 +60,7 @@ def wait_for(true: Callable[[], bool], over: threading.Event) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # a busy machine starts nodes slowly
+@pytest.mark.timeout(600)  # a busy machine starts nodes slowly
 @pytest.mark.parametrize(
     ("method", "workers", "channel"),
     [

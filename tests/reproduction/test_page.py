@@ -25,7 +25,6 @@ from straggler.reproduction.provenance import (
 from straggler.reproduction.study import Scale, list_builtin_studies
 from straggler.sweeps.summaries import read_summaries
 
-pytestmark = pytest.mark.timeout(300)
 RESULTS = Path(__file__).parents[2] / "results"
 COMMITTED = [name for name in list_builtin_studies() if (RESULTS / name / "summaries.parquet").is_file()]
 CELL: dict[str, Any] = {"table": "T", "protocol": "p", "row": "r", "column": "c"}

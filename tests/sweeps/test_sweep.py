@@ -223,7 +223,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 200) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_killed_sweep_continues_to_the_same_summaries(tmp_path: Path) -> None:
     grid = SWEEP.replace("workers = [2, 3]", "workers = [2, 3, 4, 5]")  # so that it does not end too early
     file, runs = write_grid(tmp_path, grid), tmp_path / "runs"

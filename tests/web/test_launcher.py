@@ -13,7 +13,7 @@ from straggler.record import Record
 from straggler.web import launcher as module
 from straggler.web.launcher import RunLauncher
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 SETTINGS: dict[str, Any] = {"dataset": "digits", "model": "linear", "gradients": 10**7}
 
 
