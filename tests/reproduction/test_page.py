@@ -58,8 +58,13 @@ def test_drawing_the_committed_results_changes_nothing(name: str, tmp_path: Path
         assert figure.stat().st_size > 10_000 and f"({figure.name})" in page
 
 
+REHEARSED = ("asu", "unequal")  # in every test run; the other studies differ in their cells only
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMITTED)
+@pytest.mark.parametrize(
+    "name", [name if name in REHEARSED else pytest.param(name, marks=pytest.mark.chaos) for name in COMMITTED]
+)
 def test_rehearsal_judges_nothing(name: str, tmp_path: Path) -> None:
     copy_summaries(name, tmp_path)
     drawn = draw_study(load_study(name), tmp_path, rehearsal=True)

@@ -114,7 +114,7 @@ def test_finished_run_is_not_started_again(here: Site, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_runs_at_once_and_stopping_writes_checkpoints(tmp_path: Path) -> None:
     """Of three requests two start; one run is stopped by the page, the other by the end of the server."""
-    settings = {"dataset": "digits", "model": "lenet5", "epochs": 200}  # longer than this test
+    settings = {"dataset": "digits", "model": "lenet5", "epochs": 200}
     with serve_site(tmp_path / "runs", tmp_path) as here:
         names = [here.post("/api/runs", settings | {"seed": seed}).json()["id"] for seed in (1, 2)]
         third = here.post("/api/runs", settings | {"seed": 3})

@@ -69,7 +69,7 @@ class Site:
         return f"http://127.0.0.1:{self.port}"
 
     def list_ids(self) -> list[str]:
-        return sorted(folder.name for folder in self.runs.iterdir())
+        return sorted(folder.name for folder in self.runs.glob("*"))
 
     def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Reply:
         """Send one request exactly as specified; `_` in a header name stands for a dash."""
@@ -98,7 +98,7 @@ def serve_site(
     runs: Path, results: Path, token: str | None = None, host: str = "127.0.0.1"
 ) -> Iterator[Site]:
     app, secret = build_web_app(runs, results, host, token)
-    config = configure_server(app, port=0, log_level="error")
+    config = configure_server(app, port=0, log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
