@@ -100,7 +100,7 @@ def shorten(line: str) -> list[str]:
             kept.append(word)
     values = dict(pairwise(kept))
     if values.get("--engine") in ("processes", "ray"):
-        kept += ["--seconds", "2"]
+        kept += ["--gradients", "60"]  # not seconds, in which the workers of a busy machine do not start
     else:
         kept += ["--gradients", "60", "--jobs", "1"]
     if values.get("--dataset", "fashion-mnist").startswith(DOWNLOADED):

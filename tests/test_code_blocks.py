@@ -2,7 +2,7 @@
 
 Each page runs in an empty folder, in order: blocks that name a file are written, Python shares one namespace,
 and `straggler` commands run in this process. `runs/ID` is the latest run. A `straggler run` command gets a
-budget of 60 gradients (or two seconds in real time) and data that need no download, unless the page shows its
+budget of 60 gradients and data that need no download, unless the page shows its
 output. A block of Python or of commands that does not run has a comment before it: `<!-- not run: … -->`.
 """
 
