@@ -1,5 +1,6 @@
 """The documents, cut into the blocks that the tests check and run."""
 
+import math
 import re
 import shlex
 from collections.abc import Iterator
@@ -53,6 +54,18 @@ def blocks(text: str, language: str) -> list[tuple[str, str]]:
     return [(" ".join(b.words), b.content) for b in read_blocks(text) if b.language == language]
 
 
+def compare_texts(printed: str, shown: str, relative: float = 0.0, absolute: float = 0.0) -> None:
+    """Compare two texts; their decimal numbers may differ by rounding, and all by the given tolerances."""
+    assert NUMBER.sub("#", printed).split() == NUMBER.sub("#", shown).split()
+    for ours, theirs in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
+        decimals = theirs.partition(".")[2]
+        unit = 1.01 * 0.1 ** len(decimals) if decimals else 0.0  # one in the last digit
+        close = math.isclose(
+            float(ours), float(theirs), rel_tol=relative + 1e-12, abs_tol=max(unit, absolute)
+        )
+        assert close, f"{ours} instead of {theirs}"
+
+
 def read_lines(content: str) -> list[str]:
     """Return the commands of a shell block, without comments and with continued lines joined."""
     lines = content.replace("\\\n", " ").split("\n")
@@ -87,7 +100,7 @@ def shorten(line: str) -> list[str]:
             kept.append(word)
     values = dict(pairwise(kept))
     if values.get("--engine") in ("processes", "ray"):
-        kept += ["--seconds", "2"]
+        kept += ["--gradients", "60"]  # not seconds, in which the workers of a busy machine do not start
     else:
         kept += ["--gradients", "60", "--jobs", "1"]
     if values.get("--dataset", "fashion-mnist").startswith(DOWNLOADED):

@@ -58,7 +58,7 @@ def test_staleness_is_conserved_under_a_trace(tmp_path: Path) -> None:
     assert story.server.k == 200
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(workers=st.integers(1, 12), updates=st.integers(1, 120), seed=st.integers(0, 99))
 def test_equal_constant_durations_give_staleness_n_minus_1(workers: int, updates: int, seed: int) -> None:
     story = run_story(**QUADRATIC, workers=workers, updates=updates, seed=seed)

@@ -98,7 +98,7 @@ def staleness_in_flight(server: Server) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("choice", CHOICES, ids=NAMES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     events=st.lists(st.tuples(st.sampled_from("ddddlj"), st.integers(0, 4)), max_size=60),
     workers=st.integers(1, 5),
@@ -496,7 +496,7 @@ def test_the_staleness_table_of_3000_updates() -> None:
     assert [max_staleness(window, updates=3000) for window in (10, 20)] == [6, 7]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     batch=st.integers(1, 4),
     staleness=st.integers(0, 3),
@@ -514,7 +514,7 @@ def test_paced_staleness_is_bounded(
     assert story.server.ledger.applied == batch * story.server.k  # the last arrival may make several steps
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     events=st.lists(st.tuples(st.sampled_from("ddddlj"), st.integers(0, 4)), min_size=20, max_size=80),
     batch=st.integers(1, 3),

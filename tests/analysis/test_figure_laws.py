@@ -27,7 +27,6 @@ from straggler.experiment import Experiment
 from straggler.record import Record
 
 pytest_plugins = ["figure_testing"]
-pytestmark = pytest.mark.timeout(180)
 
 SHOWN_METHODS = ("asgd", "ssgd", "sa", "fedbuff")
 WITH_AXIS = ("accuracy", "loss", "gap")
@@ -231,13 +230,18 @@ def check_layout(figure: Figure) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "style"), [*product(KINDS, STYLES)])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("style", ["screen", "paper", pytest.param("paper-wide", marks=pytest.mark.chaos)])
 def test_text_does_not_overlap(kind: str, style: str, methods: dict[str, list[Record]]) -> None:
     figure = plot(choose_runs(kind, methods), kind, against="gradients", style=style)
     check_layout(figure)
     if (width := find_style(style).width) is not None:
         assert figure.get_figwidth() == width
         assert all(text.get_fontsize() >= 5 for text in figure.findobj(Text) if text.get_text())
+
+
+def test_every_style_is_checked() -> None:
+    assert {*STYLES} == {"screen", "paper", "paper-wide"}
 
 
 def test_long_names_below_an_axis_are_turned() -> None:

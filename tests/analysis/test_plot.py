@@ -14,8 +14,6 @@ from straggler.record import Record, RecordError
 
 pytest_plugins = ["figure_testing"]
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)

@@ -824,7 +824,7 @@ def test_commands_that_only_show_do_not_import_torch(command: list[str], straggl
         "main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.splitlines()[-1].split() == ["loaded:"]
 
@@ -868,7 +868,7 @@ def living(group: int) -> list[str]:
     return [" ".join(row) for row in rows if row[0] == str(group) and not row[1].startswith("Z")]
 
 
-def wait_for(happened: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(happened: Callable[[], object], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end, "timed out"
@@ -902,11 +902,11 @@ def the_record() -> Record:
 @pytest.mark.slow
 def test_sigint_ends_a_run_cleanly(running: subprocess.Popen[str], straggler: Command) -> None:
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate(timeout=120)
     assert running.returncode == 130
     assert out == "" and "Traceback" not in err
     assert err.splitlines()[-1].startswith(f"error: interrupted. The run so far is in {the_record().path};")
-    wait_for(lambda: not living(running.pid), 10)
+    wait_for(lambda: not living(running.pid))
     record = the_record()
     assert record.summary["status"] == "interrupted"
     assert len(record.arrivals) > 0 and record.arrivals["time"].is_sorted()
@@ -921,7 +921,7 @@ def test_sigint_during_the_imports(asked: str, library: str, here: Path) -> None
     process = subprocess.Popen(command, **pipes)
     wait_for(lambda: library in Path(f"/proc/{process.pid}/maps").read_text())  # it imports
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (130, "error: interrupted\n")
 
 
@@ -938,7 +938,7 @@ def test_sigint_while_the_processes_start(here: Path) -> None:
         wait_for(lambda: len(living(process.pid)) == 2)  # the fork server is there, its children are not
         time.sleep(0.4)
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
         assert process.returncode == 130
         assert err.startswith("error: interrupted. The run so far is in ")
     finally:
@@ -951,8 +951,8 @@ def test_sigkill_leaves_a_readable_record(running: subprocess.Popen[str], stragg
     refused = straggler(*LONG, "--jobs", "1")  # while it is being written
     check_refusal(refused, ["Another process is writing runs/", "Wait until it ends", "--out"])
     os.kill(running.pid, signal.SIGKILL)
-    running.communicate(timeout=30)
-    wait_for(lambda: not living(running.pid), 10)  # its child processes exit too
+    running.communicate(timeout=120)
+    wait_for(lambda: not living(running.pid))  # its child processes exit too
     record = the_record()
     assert record.summary["status"] == "running"
     assert len(record.arrivals) > 0 and record.arrivals["loss"].null_count() == 0

@@ -26,8 +26,6 @@ from straggler.running.replay import replay
 from straggler.timing.calibration import calibrate
 from straggler.timing.laws import Array, Memoryless
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Quorum(Policy):
     """Step on the mean as soon as this share of the workers has delivered; cancel the other jobs."""

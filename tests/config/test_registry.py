@@ -96,7 +96,7 @@ def test_work_with_an_optimizer_is_read_back(text: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "name"), [each for each in ENTRIES if each[1] not in ("local", "elastic")])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_text_is_read_back(what: str, name: str, data: st.DataObject) -> None:
     catalogue = CATALOGUES[what]
@@ -232,7 +232,7 @@ def test_no_code_is_evaluated(code: str, tmp_path: Any, monkeypatch: pytest.Monk
     assert not list(tmp_path.iterdir())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=st.text() | st.text(alphabet="constant()[]{},=*'\"0123456789.e- :ab_", max_size=40))
 def test_any_text_is_an_entry_or_a_value_error(text: str) -> None:
     for candidate in (text, f"constant({text})"):

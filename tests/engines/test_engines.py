@@ -303,7 +303,7 @@ def test_killed_and_stopped_workers_lose_nothing(
     no_orphans()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_hung_worker_whose_jobs_are_always_cancelled_is_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,9 +318,9 @@ def test_a_hung_worker_whose_jobs_are_always_cancelled_is_restarted(
 def test_the_clock_starts_with_the_first_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time before the first job does not count."""
     slow, quick = time.sleep, record_module.describe_environment
-    monkeypatch.setattr(record_module, "describe_environment", lambda command: slow(1.5) or quick(command))
+    monkeypatch.setattr(record_module, "describe_environment", lambda command: slow(3.0) or quick(command))
     record = Experiment(**REAL | {"gradients": 20, "workers": 2}).run(tmp_path)
-    assert record.arrivals["started"].min() < 1
+    assert record.arrivals["started"].min() < 3
 
 
 def test_closing_an_engine_ends_its_workers(problem: Problem) -> None:

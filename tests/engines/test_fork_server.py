@@ -15,7 +15,7 @@ import pytest
 from straggler.engines.pool import fork_server as module
 from straggler.engines.pool.fork_server import ForkServer, get_fork_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 
 

@@ -19,8 +19,6 @@ from straggler.experiment import Experiment
 from straggler.problems.supervised import use_one_thread
 from straggler.running.replay import replay
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     inputs = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))

@@ -50,7 +50,7 @@ def read_sequences(data: TokenData, examples: TokenExamples) -> list[tuple[str, 
     return [("".join(decode[x[keep]]), "".join(decode[y[keep]])) for x, y, keep in pairs]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.text(alphabet="abcdé☃\n", min_size=0, max_size=60), min_size=1, max_size=8),
     st.integers(1, 9),

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from documents import compare_texts
 from straggler.cli.study import show_study
 from straggler.cli.study import study as run_study
 from straggler.config.registry import InputError
@@ -24,7 +25,6 @@ from straggler.reproduction.provenance import (
 from straggler.reproduction.study import Scale, list_builtin_studies
 from straggler.sweeps.summaries import read_summaries
 
-pytestmark = pytest.mark.timeout(300)
 RESULTS = Path(__file__).parents[2] / "results"
 COMMITTED = [name for name in list_builtin_studies() if (RESULTS / name / "summaries.parquet").is_file()]
 CELL: dict[str, Any] = {"table": "T", "protocol": "p", "row": "r", "column": "c"}
@@ -42,7 +42,7 @@ def test_drawing_the_committed_results_changes_nothing(name: str, tmp_path: Path
     copy_summaries(name, tmp_path, "*.parquet")
     drawn = draw_study(load_study(name), tmp_path)
     for file in ("README.md", "claims.json", *(f"tables/{table.name}.csv" for table in drawn.tables)):
-        assert (tmp_path / file).read_text() == (RESULTS / name / file).read_text(), "run make findings"
+        compare_texts((tmp_path / file).read_text(), (RESULTS / name / file).read_text())  # make findings
     page = (tmp_path / "README.md").read_text()
     headings = [line for line in page.splitlines() if line.startswith("## ")]
     expected = ["Agreement with the source", "What to believe", "What to doubt", "What was not run, and why"]
@@ -58,8 +58,13 @@ def test_drawing_the_committed_results_changes_nothing(name: str, tmp_path: Path
         assert figure.stat().st_size > 10_000 and f"({figure.name})" in page
 
 
+REHEARSED = ("asu", "unequal")  # in every test run; the other studies differ in their cells only
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMITTED)
+@pytest.mark.parametrize(
+    "name", [name if name in REHEARSED else pytest.param(name, marks=pytest.mark.chaos) for name in COMMITTED]
+)
 def test_rehearsal_judges_nothing(name: str, tmp_path: Path) -> None:
     copy_summaries(name, tmp_path)
     drawn = draw_study(load_study(name), tmp_path, rehearsal=True)

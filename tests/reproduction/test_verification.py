@@ -14,7 +14,7 @@ from straggler.reproduction.verification import choose_rows, compare_rows
 from straggler.running.recorder import describe_processor
 from straggler.sweeps.summaries import read_summaries
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 STUDY = """
 from pathlib import Path
 from straggler.reproduction import Cell, Study

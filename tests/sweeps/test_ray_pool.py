@@ -58,7 +58,7 @@ def two_nodes(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # a busy machine starts nodes slowly
+@pytest.mark.timeout(600)  # a busy machine starts nodes slowly
 def test_the_run_of_a_node_that_dies_is_repeated(two_nodes: Cluster, tmp_path: Path) -> None:
     wanted = plan_some(method=["asgd", "ssgd"], workers=[2, 3], epochs=30)
     pool, events, begun = RayPool(two_nodes.address, None, tmp_path / "there"), list[RunEvent](), set[str]()
@@ -84,7 +84,7 @@ def test_the_run_of_a_node_that_dies_is_repeated(two_nodes: Cluster, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_run_whose_process_is_stopped_is_repeated(
     ray_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,7 +215,7 @@ def find_descendants(pid: int) -> list[int]:
     return children + [each for child in children for each in find_descendants(child)]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 200) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -223,9 +223,10 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_killed_sweep_continues_to_the_same_summaries(tmp_path: Path) -> None:
-    file, runs = write_grid(tmp_path, SWEEP), tmp_path / "runs"
+    grid = SWEEP.replace("workers = [2, 3]", "workers = [2, 3, 4, 5]")  # so that it does not end too early
+    file, runs = write_grid(tmp_path, grid), tmp_path / "runs"
     places = ["--runs", str(runs), "--results", str(tmp_path / "cut")]
     command = [SCRIPT, "sweep", str(file), "--cores", "1", *places]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -235,12 +236,13 @@ def test_a_killed_sweep_continues_to_the_same_summaries(tmp_path: Path) -> None:
     process.kill()
     process.wait(timeout=60)
     wait_until(lambda: not any(map(is_running, descendants)))
-    assert 0 < len(list(runs.glob("*/experiment.toml"))) < 4, "the sweep was killed too late"
+    assert 0 < len(list(runs.glob("*/experiment.toml"))) < 8, "the sweep was killed too late"
     for place, name in ((runs, "cut"), (tmp_path / "other", "whole")):
         result = sweep(file, out=place, results=tmp_path / name, cores=1, progress=False)
         assert result.failures == {}
     cut, whole = (
-        read_summaries(tmp_path / name).drop("host_seconds", "train_seconds") for name in ("cut", "whole")
+        read_summaries(tmp_path / name).drop("host_seconds", "train_seconds", "started")
+        for name in ("cut", "whole")
     )
     assert cut.equals(whole)
 

@@ -222,12 +222,11 @@ def test_an_edge_is_named_and_widened_on_request(tmp_path: Path) -> None:
 
 
 def test_an_impossible_value_beyond_is_no_edge(tmp_path: Path) -> None:
-    (search,) = run_all(
-        tuned(space={"workers": parse_values("workers", [1, 2])}), PoolHere(tmp_path)
-    ).searches
-    assert search.best is not None
-    if search.best.values["workers"] == 1:  # one worker is the fewest
-        assert search.find_edges() == []
+    synchronous = {"method": "ssgd", "compute": "gamma(1, 0.3)", "epochs": None, "updates": 20}
+    fewest = tuned(synchronous, {"workers": parse_values("workers", [1, 2])}, objective="seconds")
+    (search,) = run_all(fewest, PoolHere(tmp_path)).searches
+    assert search.best is not None and search.best.values == {"workers": 1}  # it waits for nobody
+    assert search.space["workers"].find_edge(1) == "lower" and search.find_edges() == []
     space = {"nesterov": parse_values("nesterov", [False, True])}
     (search,) = run_all(tuned({"momentum": 0.5}, space), PoolHere(tmp_path)).searches
     assert search.find_edges() == []

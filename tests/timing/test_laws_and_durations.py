@@ -96,7 +96,7 @@ IN_ORDER = durations(*EVERYTHING)
 SEQUENTIAL = [[IN_ORDER.parts(worker, launch) for launch in range(5 * BLOCK)] for worker in range(4)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(asked=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5 * BLOCK - 1)), min_size=1, max_size=40))
 def test_draws_do_not_depend_on_the_order_of_calls(asked: list[tuple[int, int]]) -> None:
     made = durations(*EVERYTHING)

@@ -26,7 +26,6 @@ from straggler.timing.clusters import mean_batch_seconds, measure_speedups, pars
 from straggler.timing.laws import BLOCK
 from straggler.timing.throughput import Throughput, measure_by_simulation, measure_throughput
 
-pytestmark = pytest.mark.timeout(60)
 GAMMA = "gamma(mean=1, cv=0.3)"
 UNEVEN = "gamma-machines(mean=1, cv_machine=0.6, cv_task=0.1)"
 TIES = "uniform(low=1, high=1)"

@@ -108,7 +108,7 @@ def test_a_bad_record_is_a_bad_row(what: str, good: Path, tmp_path: Path) -> Non
     assert any(reason in problem for problem in problems), problems
     assert SECRET not in page and SECRET not in json.dumps(rows)
     json.loads(index.render_runs(["good"], complete=True))
-    assert time.thread_time() - started < 5
+    assert time.thread_time() - started < 20
 
 
 def test_commands_refuse_a_bad_record_in_one_line(good: Path, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_the_feed_of_changes_recovers(good: Path, tmp_path: Path) -> None:
             return works()
 
         index.list_runs = list_runs
-        connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=120)
         connection.request("GET", "/api/events")
         answer = connection.getresponse()
         time.sleep(0.6)
@@ -153,7 +153,7 @@ def test_pages_survive_all_bad_records_at_once(good: Path, tmp_path: Path) -> No
         assert rows.status == 200 and len(rows.json()) == len(DAMAGES)
         for row in rows.json():
             assert site.ask(f"/api/figures?id={row['id']}").status in (200, 404)
-        connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=120)
         connection.request("GET", "/api/events")
         assert connection.getresponse().readline().startswith(b'data: {"runs"')
         connection.close()
@@ -267,7 +267,7 @@ def test_settings_that_need_many_draws_are_not_drawn(good: Path, tmp_path: Path)
     edit_settings(bad, 'work = "gradient"', 'work = "local(steps=1000000000)"')
     started = time.thread_time()
     RunIndex(tmp_path, tmp_path).render_runs(["bad"], complete=True)
-    assert time.thread_time() - started < 5
+    assert time.thread_time() - started < 20
 
 
 def test_parts_behind_a_link_are_neither_read_nor_deleted(good: Path, tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_bad_study_is_a_row(what: str, tmp_path: Path, monkeypatch: pytest.Mon
     for name in rows:
         page = render_html_report([], [index.open_study(name)], embedded=False)
         assert "Words" in page and SECRET not in page and "aGlkZGVu" not in page
-    assert time.thread_time() - started < 5
+    assert time.thread_time() - started < 20
 
 
 def test_show_removes_control_characters(good: Path, tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from straggler.web.report_sections import (
 from straggler.web.run_facts import RunFacts
 from straggler.web.study_page import StudyPage
 
-pytestmark = pytest.mark.timeout(180)
 DOCUMENT = """# A study
 
 Words before.

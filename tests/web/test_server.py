@@ -40,7 +40,7 @@ def test_page_scripts_figures_and_reports(here: Site) -> None:
 
 
 def test_event_stream_starts_with_the_whole_state(here: Site) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", here.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", here.port, timeout=120)
     connection.request("GET", "/api/events")
     answer = connection.getresponse()
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -114,7 +114,7 @@ def test_finished_run_is_not_started_again(here: Site, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_runs_at_once_and_stopping_writes_checkpoints(tmp_path: Path) -> None:
     """Of three requests two start; one run is stopped by the page, the other by the end of the server."""
-    settings = {"dataset": "digits", "model": "mlp", "epochs": 200}
+    settings = {"dataset": "digits", "model": "lenet5", "epochs": 200}
     with serve_site(tmp_path / "runs", tmp_path) as here:
         names = [here.post("/api/runs", settings | {"seed": seed}).json()["id"] for seed in (1, 2)]
         third = here.post("/api/runs", settings | {"seed": 3})

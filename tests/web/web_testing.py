@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from straggler.web.connections import configure_server
 from straggler.web.server import build_web_app
 
-TIMEOUT_MS = 60_000  # generous, for busy machines
+TIMEOUT_MS = 120_000  # generous, for busy machines
 QUADRATIC: dict[str, Any] = {"dataset": "quadratic(noise=0.1)", "gradients": 40, "compute": "gamma(1, 0.3)"}
 SLOW_WORKER: dict[str, Any] = {
     "dataset": "digits",
@@ -33,7 +33,7 @@ SLOW_WORKER: dict[str, Any] = {
 FLAGS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]  # WebGL without a GPU
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
     """Poll a condition; fail after so many seconds."""
     end = time.monotonic() + seconds
     while not condition():
@@ -69,11 +69,11 @@ class Site:
         return f"http://127.0.0.1:{self.port}"
 
     def list_ids(self) -> list[str]:
-        return sorted(folder.name for folder in self.runs.iterdir())
+        return sorted(folder.name for folder in self.runs.glob("*"))
 
     def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Reply:
         """Send one request exactly as specified; `_` in a header name stands for a dash."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         named = {key.replace("_", "-"): value for key, value in headers.items()}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), named)
@@ -98,7 +98,7 @@ def serve_site(
     runs: Path, results: Path, token: str | None = None, host: str = "127.0.0.1"
 ) -> Iterator[Site]:
     app, secret = build_web_app(runs, results, host, token)
-    config = configure_server(app, port=0, log_level="error")
+    config = configure_server(app, port=0, log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

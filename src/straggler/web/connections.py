@@ -76,7 +76,6 @@ def configure_server(app: Any, **options: Any) -> uvicorn.Config:
         ws="none",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         limit_concurrency=2 * MAX_CONNECTIONS,  # connections that are being closed count
-        timeout_graceful_shutdown=1,
         server_header=False,
         proxy_headers=False,  # a client must not choose the address under which its wrong tokens count
         **options,

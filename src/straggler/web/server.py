@@ -310,7 +310,8 @@ def run_server(
     url = f"http://{address}:{listener.getsockname()[1]}/{entry}"
     app.state.handlers.launcher.report = report
     app.state.handlers.on_ready = lambda: on_ready(url)
-    server = uvicorn.Server(configure_server(app, log_level="warning"))
+    # A busy machine needs seconds to end the streams of open pages. uvicorn reports those that it cancels.
+    server = uvicorn.Server(configure_server(app, log_level="warning", timeout_graceful_shutdown=10))
     app.state.handlers.feed.is_closing = lambda: server.should_exit  # uvicorn waits for open streams
     server.run(sockets=[listener])
 

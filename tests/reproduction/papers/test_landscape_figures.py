@@ -13,8 +13,6 @@ from straggler.reproduction import Cell, load_study
 from straggler.reproduction.papers.epfl import landscape
 from straggler.reproduction.papers.epfl.landscape import FILE, MOMENTA, compute_landscapes, draw_landscapes
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def make_cells(**settings: Any) -> list[Cell]:
     fixed = {"dataset": "quadratic(dimension=6)", "workers": 3, "lr": 0.1, "updates": 40, "snapshots": 6}
