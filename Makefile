@@ -54,7 +54,7 @@ methods: install  ## measure error against the number of workers, into docs/meth
 	$(BIN)/python examples/methods_tables.py
 
 findings: install  ## redraw the studies' tables, figures and verdicts from their committed summaries
-	for study in epfl asu gap-aware; do $(BIN)/straggler study $$study --draw --into docs/findings.md || exit 1; done
+	for study in epfl epfl-jitter asu gap-aware unequal need-async control one-step; do $(BIN)/straggler study $$study --draw --into docs/findings.md || exit 1; done
 
 figures: install  ## draw docs/figures/ again by the commands in docs/figures.md (minutes)
 	$(BIN)/python .ci/draw_figures.py

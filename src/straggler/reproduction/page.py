@@ -138,7 +138,9 @@ def draw_study(study: Study, results: Path, scale: Scale = "default", rehearsal:
     ]
     parts += [f"From these summaries: `{command} --draw`. From scratch: `{command}`."]
     if not rehearsal:
-        parts += [notes.pop(SHORT, ""), *format_agreement(drawn, protocol.source_runs)]
+        parts.append(notes.pop(SHORT, ""))
+        if (study.folder / "numbers.csv").exists():  # otherwise it is a question, not a reproduction
+            parts += format_agreement(drawn, protocol.source_runs)
         for heading in (BELIEVE, DOUBT, NOT_RUN):
             parts += [f"## {heading}", text] if (text := notes.pop(heading, "")) else []
         parts += ["## What was fixed when", describe_protocol(protocol, summaries)]
