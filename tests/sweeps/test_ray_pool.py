@@ -41,7 +41,9 @@ def plan_some(**settings: Any) -> list[PlannedRun]:
 
 
 def run_as_on_node(run: PlannedRun, id: str | None = None) -> Iterator[Any]:
-    return run_on_node(cloudpickle.dumps((run.portable_order, id or run.id, None, (), sys.argv, [])), None)
+    return run_on_node(
+        cloudpickle.dumps((run.portable_order, id or run.id, None, (), (), sys.argv, [])), None
+    )
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_a_run_whose_process_is_stopped_is_repeated(
 
 
 DEATH = "The worker died unexpectedly while executing this task"
-TIMES = {"host_seconds": 0.0, "train_seconds": 0.0}
+TIMES = {"host_seconds": 0.0, "train_seconds": 0.0, "started": ""}
 
 
 @pytest.mark.chaos

@@ -110,13 +110,13 @@ def test_a_study_is_shown_with_its_sources_numbers(browser: Browser, tmp_path: P
     file.write_text(render_html_report([], [StudyPage(folder)]))
     with BrowserPage(browser, offline=True) as page:
         page.goto(file.as_uri())
-        document = page.get_by_role("article")
-        claims = document.locator("table", has_text="verdict")
+        page.evaluate("() => document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        claims = page.locator("table", has=page.get_by_role("columnheader", name="verdict", exact=True))
         expect(claims).to_be_visible(timeout=TIMEOUT_MS)
         verdicts = claims.locator("tbody tr td:nth-child(2)").all_inner_texts()
         assert "replicated" in verdicts
         assert set(verdicts) <= set(get_args(Verdict))
-        table = document.locator("h3", has_text="II").first.locator("xpath=following-sibling::table[1]")
+        table = page.locator("details[aria-label='II'] table").first
         expect(table).to_be_visible()
         protocols = table.locator("tbody tr td:nth-child(2)").all_inner_texts()
         assert {"as coded", "source"} <= set(protocols)

@@ -223,7 +223,8 @@ def test_prepared_processes_run_and_end_with_the_launcher(tmp_path: Path) -> Non
     assert launcher.start(experiment, settings)
     assert launcher._started[experiment.id].process is spares[0]
     assert spares[0].wait(120) == 0
-    assert launcher.list_states() == {experiment.id: {"running": False, "error": ""}}
+    state = launcher.list_states()[experiment.id]
+    assert not state["running"] and not state["error"]
     assert Record(tmp_path / experiment.id).summary["status"] == "finished"
     assert len(launcher._spares) == MAX_RUNNING  # the one that was used is replaced
     left = [spare.process for spare in launcher._spares]

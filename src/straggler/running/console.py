@@ -1,6 +1,5 @@
 """Output to a terminal: lines break between words at any width."""
 
-import os
 import re
 from typing import Any
 
@@ -19,8 +18,8 @@ class WordConsole(Console):
 
     @property
     def breaks_lines(self) -> bool:
-        """Whether the width is that of a terminal, or was given in the environment."""
-        return self.is_terminal or "COLUMNS" in os.environ
+        """Whether the output is a terminal."""
+        return self.is_terminal
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
         """Print; `soft_wrap` keeps rich from cutting words."""

@@ -66,6 +66,8 @@ def make_setting_axis(values: pl.Series, key: str, is_log: bool) -> Axis:
     label = key.replace("_", " ")
     if not values.dtype.is_numeric():
         return Axis(label, "category")
+    if values.is_empty():  # no trial has a finite objective
+        return Axis(label)
     low, high = float(values.min()), float(values.max())  # type: ignore[arg-type]
     if not is_log or low <= 0:
         return Axis(label)
